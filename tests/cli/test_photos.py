@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.photos import PhotoIndex, photo_index
+from centerhash.photos import PhotoIndex
 from tests.photos.pictures import id_of, picture, save, save_many
 from tests.toys import cli, process_environment, refused
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.usefixtures("kept_networks")
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of three pictures; the run stands for the built-in model."""
-    monkeypatch.setattr(photo_index, "BUILTIN", (str(image_run),))
+def pictures(tmp_path: Path, image_run: Path) -> Path:
+    """A folder of three pictures, with an empty default index of a small model."""
+    PhotoIndex.create(tmp_path / "pictures.index", image_run).close()
     save_many(tmp_path / "pictures", 3)
     return tmp_path / "pictures"
 
@@ -30,7 +30,7 @@ def stored(scene_folder: Path, image_run: Path, tmp_path_factory: pytest.TempPat
     """An index of eight drawn pictures, made by the command; not to be changed."""
     folder = tmp_path_factory.mktemp("commands") / "shapes.index"
     paths = sorted((scene_folder / "images").iterdir())[:8]
-    done = cli("photos", "add", folder, *paths, "--model", image_run, "--batch", "3", "--device", "cpu")
+    done = cli("photos", "add", folder, *paths, "--model", image_run, "--device", "cpu")
     assert done.code == 0, done.err
     assert "8 images added, 0 already known; 8 photos" in done.text
     again = cli("photos", "add", folder, *paths, "--model", image_run, "--device", "cpu")
@@ -73,14 +73,12 @@ def test_search_by_picture(stored: Path, first: Path) -> None:
 def test_other_searches(stored: Path, first: Path) -> None:
     with PhotoIndex.open(stored, read_only=True) as photos:
         label = max(photos.labels(), key=lambda name: photos.labels()[name])
-        code = photos.index.get(id_of(first)).code.tobytes().hex()
         expected = {
             "id": photos.search(id=id_of(first)),
             "labels": photos.search(labels=label),
-            "code": photos.search(code=code),
             "like": photos.search(like=[first]),
         }
-    queries: dict[str, str | Path] = {"id": id_of(first), "labels": label, "code": code, "like": first}
+    queries: dict[str, str | Path] = {"id": id_of(first), "labels": label, "like": first}
     for name, value in queries.items():
         found = cli("photos", "search", stored, f"--{name}", value, "--json").json["results"]
         assert [row["id"] for row in found] == [row.id for row in expected[name]]
@@ -139,7 +137,7 @@ def test_duplicates(pictures: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the recipe needs jq")
-def test_recipe_that_moves_duplicates(pictures: Path) -> None:
+def test_recipe_that_moves_duplicates(pictures: Path, image_run: Path) -> None:
     """The commands of the page, with a shell function in place of the installed program."""
     shutil.copytree(pictures, pictures.parent / "doubles")
     doubles = pictures.parent / "doubles"
@@ -149,7 +147,7 @@ def test_recipe_that_moves_duplicates(pictures: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "duplicates.md"
     (recipe,) = re.findall(r"```sh\n(mkdir -p moved\n.*?)```", page.read_text(), flags=re.DOTALL)
     program = f'centerhash() {{ {sys.executable} -m centerhash "$@"; }}\n'
-    cli("photos", "add", doubles)  # the index has the model of the test
+    cli("photos", "add", doubles, "--model", image_run)
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", program + recipe],
         cwd=pictures.parent,

@@ -54,7 +54,7 @@ def test_train_evaluate_explain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["train", "gone", "--out", "run"], "no such folder: 'gone'"),
+        (["train", "gone", "--out", "run"], "cannot open the folder 'gone': No such file or directory"),
         (["methods", "icss"], "Did you mean 'ics'?"),
         (["train", "gone"], "--out"),
         (["evaluate", "gone"], "no such run or code file"),

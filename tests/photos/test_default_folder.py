@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.model.model import HashModel
-from centerhash.photos import PhotoIndex, photo_index
+from centerhash.photos import PhotoIndex
 from centerhash.photos.thumbnails import default_folder, thumbnail
 from tests.photos.pictures import picture, save, save_many
 
 
 @pytest.fixture
-def pictures(tmp_path: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of pictures; the run stands for the built-in model."""
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(photo_index, "BUILTIN", (str(image_run),))
     save_many(tmp_path / "photos", 2)
     return tmp_path / "photos"
 
 
-def open_and_close(pictures: Path, model: Path | None = None) -> tuple[Path, str]:
+def open_and_close(pictures: Path, model: Path | None = None) -> Path:
     with PhotoIndex.of(pictures, model) as photos:
-        return photos.folder, photos.warning
+        return photos.folder
 
 
 def test_next_to_the_pictures(pictures: Path, image_run: Path) -> None:
-    for model in (None, image_run, None):
-        assert open_and_close(pictures, model) == (pictures.parent / "photos.index", "")
+    for model in (image_run, image_run, None):
+        assert open_and_close(pictures, model) == pictures.parent / "photos.index"
 
 
 def test_in_the_cache(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: Path(path).name == "photos.index")
-        folder, _ = open_and_close(pictures)
+        folder = open_and_close(pictures)
     assert folder.is_relative_to(pictures.parent / "cache")
     assert default_folder(pictures) == folder  # as long as that is there
 
@@ -47,19 +44,17 @@ def test_another_file_of_its_name(pictures: Path, monkeypatch: pytest.MonkeyPatc
     beside.write_text("a list of photos")
     assert default_folder(pictures) != beside
     beside.unlink()
-    assert open_and_close(pictures)[0] == beside
+    assert open_and_close(pictures) == beside
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # an index that cannot be written
     assert default_folder(pictures) != beside
 
 
-def test_another_model(pictures: Path, toy_model: HashModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _ = open_and_close(pictures)
+def test_another_model(pictures: Path, image_run: Path, toy_model: HashModel) -> None:
+    folder = open_and_close(pictures, image_run)
     toy_model.save(pictures.parent / "toy")
     with pytest.raises(ConfigError, match=r"photos\.index.*toy"):
         PhotoIndex.of(pictures, pictures.parent / "toy")
-    shutil.rmtree(folder)
-    PhotoIndex.create(folder, toy_model).close()  # of another kind: opened as it is
-    assert open_and_close(pictures) == (folder, "")
+    assert open_and_close(pictures) == folder
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "texts"])

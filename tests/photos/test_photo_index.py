@@ -63,7 +63,8 @@ def test_search_by_image(opened: PhotoIndex, first: Path) -> None:
         assert ids(opened.search(same, k=14)) == ids(results)
     by_id = opened.search(id=id_of(first), k=14, by="semantic")
     assert ids(by_id) == ids(opened.search(first, k=14, by="semantic"))[1:]
-    assert ids(opened.search(code=results.code, k=14, by="semantic"))[1:] == ids(by_id)
+    by_code = opened.index.search(code=results.code, k=14, by="semantic")
+    assert [row.id for row in by_code][1:] == ids(by_id)
 
 
 @pytest.mark.parametrize("by", ["both", "semantic", "general"])
@@ -98,8 +99,6 @@ def test_search_by_words(opened: PhotoIndex) -> None:
     assert set(ids(alone)) == {row.id for row in opened.list(0, 14, without=other)[0]}
     weighted = opened.search(labels=f"{name}:0.7, {other}:0.3")
     assert [(row.label, round(row.weight, 6)) for row in weighted.labels] == [(name, 0.7), (other, 0.3)]
-    words = opened.read(f"{name} {other[:-1]}x")
-    assert (list(words.weights), [row.word for row in words.unknown]) == ([name], [f"{other[:-1]}x"])
     with pytest.raises(ConfigError, match="unicorn"):
         opened.search(labels="unicorn")
 
@@ -165,17 +164,17 @@ def test_dates_and_folders(photos: PhotoIndex, tmp_path: Path) -> None:
     row = photos.get(id_of(home / "2024" / "1.jpg"))
     assert (row.taken, row.width, row.height) == (datetime(2024, 6, 1), 48, 48)
     assert photos.get(id_of(old)).taken == datetime(2001, 2, 3, 4, 5)
-    assert photos.folders() == {str(home): 1, str(home / "2023"): 1, str(home / "2024"): 3}
+    assert photos.count().folders == {str(home): 1, str(home / "2023"): 1, str(home / "2024"): 3}
     assert photos.count(after=2024).folders == {str(home / "2024"): 3}
     assert photos.list(1, 2)[0] == photos.list(0, 100)[0][1:3]
 
 
 def test_dates() -> None:
     day = 24 * 3600
-    texts = ("1970", "1970-02", "1970-1-2", " 1969-12-31 ")
+    texts = ("1970", "1970-02", "1970-01-02", " 1969-12-31 ")
     assert [read_date(text) for text in texts] == [0, 31 * day, day, -day]
     assert read_date(1970) == read_date(date(1970, 1, 1)) == read_date(datetime(1970, 1, 1)) == 0
-    for wrong in ("70", "2024-13", "2024-02-30", "0000", "2024/06", "june", "", None):
+    for wrong in ("70", "2024-13", "2024-02-30", "2024-6", "0000", "2024/06", "june", "", None):
         with pytest.raises(InputError, match="2024-06"):
             read_date(wrong)  # type: ignore[arg-type]
 
@@ -200,7 +199,7 @@ def test_find(photos: PhotoIndex, tmp_path: Path) -> None:
         "nowhere": [],
     }
     assert photos.image(every[0]) == paths[0]
-    assert photos.paths(every[1]) == (str(paths[1]),)
+    assert photos.get(every[1]).paths == (str(paths[1]),)
     with pytest.raises(InputError):
         photos.find([7])  # type: ignore[list-item]
 
@@ -245,4 +244,4 @@ def test_info(opened: PhotoIndex) -> None:
     info = opened.info()
     assert json.loads(json.dumps(info)) == info
     assert (info["missing"], info["roots"]) == (0, [])
-    assert (len(opened), bool(opened), opened.verify()) == (14, True, [])
+    assert (len(opened), opened.verify()) == (14, [])

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from centerhash.photos import pixels
-from centerhash.photos.duplicates import CORRELATION, HASH_BITS, near_links
+from centerhash.photos.duplicates import HASH_BITS, near_groups
 from centerhash.photos.pixels import FRAMED, SIDE, WHOLE, content_box, oriented, picture_of, view_boxes
 from tests.photos.pictures import picture, recompressed, screenshot
 
@@ -36,18 +36,13 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
 @pytest.mark.parametrize("seed", range(3))
 def test_changed_copies(change: str, seed: int) -> None:
     images = (picture(seed), CHANGES[change](picture(seed)), picture(99))
-    twins, links = near_links([picture_of(image) for image in images])
-    assert twins == [0, 1, 2]
-    assert list(links) == [(0, 1)]
-    assert links[0, 1] >= CORRELATION
+    assert near_groups([picture_of(image) for image in images]) == [[0, 1]]
 
 
 def test_equal_and_flat_pictures() -> None:
     flat = [Image.new("RGB", (50, 50), (level, level, level)) for level in (10, 11, 200)]
     images = [picture(0), *flat, picture(0).copy()]
-    twins, links = near_links([picture_of(image) for image in images])
-    assert twins == [0, 1, 2, 3, 0]
-    assert links == {}
+    assert near_groups([picture_of(image) for image in images]) == [[0, 4]]
 
 
 def test_hash_of_imagehash() -> None:

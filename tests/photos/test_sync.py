@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.locks import WriterLock
 from centerhash.data.images import content_key, read_header
 from centerhash.photos import PhotoIndex, sync
 from centerhash.photos.files import file_at
@@ -137,10 +138,10 @@ def test_unchanged_files_are_not_read(
     paths = save_many(tmp_path / "photos", 3)
     (tmp_path / "photos" / "link.png").symlink_to(paths[0].name)
     photos.add(tmp_path / "photos", progress=False)
-    version = photos.version
+    version = photos.index.version
     forbid_reading(monkeypatch)
     assert counts(photos, tmp_path / "photos") == {"known": 4}
-    assert photos.version == version
+    assert photos.index.version == version
 
 
 def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pyte
     assert counts(photos, folder) == {"known": 2, "gone": 2}
     gone = id_of(tmp_path / "1.png")
     assert gone in photos
-    assert (len(photos), photos.missing(), photos.folders()) == (2, [gone], {str(folder): 2})
+    assert (len(photos), photos.missing(), photos.count().folders) == (2, [gone], {str(folder): 2})
     assert gone not in {row.id for row in photos.search(id=id_of(copied), k=9)}
     assert photos.get(gone).paths == ()
     with pytest.raises(InputError, match=gone):
@@ -174,15 +175,15 @@ def test_closed_folders_are_not_gone(
     photos.add(tmp_path / "photos", progress=False)
     shutil.move(tmp_path / "photos" / "closed", tmp_path / "away")
     (tmp_path / "photos" / "closed").mkdir()
-    listdir = os.listdir
+    lstat = os.lstat
 
-    def refusing(folder: str) -> list[str]:
-        if str(folder).endswith("closed"):
+    def refusing(path: Any, **choice: Any) -> os.stat_result:
+        if Path(os.fspath(path)).parent.name == "closed":
             raise PermissionError(13, "closed")
-        return listdir(folder)
+        return lstat(path, **choice)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", refusing)
+        patch.setattr(os, "lstat", refusing)
         assert counts(photos, tmp_path / "photos") == {"known": 1}
     assert counts(photos, tmp_path / "photos") == {"known": 1, "gone": 2}
 
@@ -318,20 +319,11 @@ def test_labels(photos: PhotoIndex, tmp_path: Path, choice: str | None, given: i
     assert bool(any(labels[2:])) is bool(predicted)
 
 
-def test_labels_of_the_caller(photos: PhotoIndex, tmp_path: Path) -> None:
-    first, second = save_many(tmp_path / "photos", 2)
-    done = photos.add(tmp_path / "photos", labels={first: ["mine"]}, progress=False)
-    assert (done.given, done.predicted) == (1, 1)
-    assert photos.get(id_of(first)).labels == ("mine",)
-    assert "mine" not in photos.get(id_of(second)).labels
-
-
 @pytest.mark.parametrize(
     ("entries", "choice", "error"),
     [
         ("photos", {"labels": "mine"}, ConfigError),
         ("photos", {"labels": "given"}, ConfigError),
-        ("photos", {"labels": {"a": "name"}}, InputError),
         ("photos", {"batch": 0}, InputError),
         ("nowhere", {}, DataError),
         ("empty", {}, DataError),
@@ -363,8 +355,10 @@ def test_names_that_are_no_text(photos: PhotoIndex, tmp_path: Path) -> None:
 
 def test_a_second_sync(photos: PhotoIndex, tmp_path: Path) -> None:
     save_many(tmp_path / "photos", 1)
-    with sync._only_sync(photos.folder), pytest.raises(InputError, match=str(os.getpid())):
+    lock = WriterLock.take(photos.folder / "sync.lock", "")
+    with pytest.raises(InputError, match=str(os.getpid())):
         photos.add(tmp_path / "photos", progress=False)
+    lock.release()
     assert counts(photos, tmp_path / "photos") == {"added": 1}
 
 

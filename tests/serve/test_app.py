@@ -104,9 +104,10 @@ def test_command_options(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest
     words = ["--password-file", tmp_path / "password", "--allow-host", "a.example"]
     done = cli("serve", photos.folder, "--host", "0.0.0.0", "--max-upload-mb", "7", *words)
     assert done.code == 0, done.err
-    ((index, settings, host, port, _), named) = served[0]
+    ((index, settings, host, port, _, syncing), named) = served[0]
     assert (host, port, named) == ("0.0.0.0", 8000, {"log_requests": False})
     assert index.index.read_only
+    assert syncing is None
     assert settings.password.get_secret_value() == PASSWORD
     assert settings.hosts == ("a.example",)
     assert settings.max_upload_mb == 7

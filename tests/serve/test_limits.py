@@ -165,12 +165,12 @@ def test_headers(client: TestClient, photos: PhotoIndex) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "POST"])
 def test_nothing_changes(client: TestClient, photos: PhotoIndex, method: str) -> None:
-    before = photos.version
+    before = photos.index.version
     for path in ("/items", f"/items/{photos.list()[0][0].id}", "/images", "/labels", "/duplicates"):
         answer = client.request(method, path)
         assert answer.status_code in (404, 405), path
         error_of(answer)
-    assert photos.version == before
+    assert photos.index.version == before
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, DataError])

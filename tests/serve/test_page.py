@@ -210,7 +210,7 @@ def test_login(browser: Any, photos: PhotoIndex, tmp_path: Path) -> None:
         page.goto(f"{server.address}/#labels=dog:1")
         assert page.url.startswith(f"{server.address}/login")
         for password in ("wrong", PASSWORD):
-            assert page.evaluate("document.activeElement.name") == "password"
+            page.wait_for_function("document.activeElement.name == 'password'")
             page.keyboard.type(password)
             page.keyboard.press("Enter")
             if password == "wrong":

@@ -10,13 +10,12 @@ import typer
 from centerhash.cli import arguments, console
 from centerhash.cli.arguments import HavingOption, JsonOption, KOption, WithinOption, WithoutOption, option
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from centerhash.index import Index
+    from centerhash.index import Index, Item
 
 index_app = typer.Typer(
     help="Create an index of embeddings or codes; add, search, check, export and import.",
@@ -74,16 +73,16 @@ def add(
     table = _embeddings(features)
     names = None if ids is None else _lines(ids)
     labels = None if item_labels is None else [_cell(line) for line in _lines(item_labels)]
-    if is_index(index):
-        _refuse_photos(index, "add")
-        opened = Index.open(index)
-    elif model is None:
+    is_known = is_index(index)
+    if not is_known and model is None:
         raise ConfigError(
             f"there is no index in '{index}': name the run that made the features with --model."
         )
-    else:
-        opened = Index.create(index, model)
-    with opened, console.progress() as report:
+    _refuse_photos(index, "add")
+    with (
+        Index.open(index) if is_known else Index.create(index, model) as opened,
+        console.progress() as report,
+    ):
         check_model(opened, model)
         done = opened.add(table, ids=names, labels=labels, replace=replace, progress=report)
         count = len(opened)
@@ -97,6 +96,17 @@ def check_model(index: Index, model: str | None) -> None:
 
     if model is not None and load(model).digest != index.model.digest:
         raise ConfigError(f"'{index.folder}' was created with another model than '{model}': omit --model.")
+
+
+def _open(folder: Path, *, read_only: bool = False) -> Index:
+    from centerhash.index import Index
+
+    return Index.open(folder, read_only=read_only)
+
+
+def passed(**options: Any) -> dict[str, Any]:
+    """Return the options that were passed."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 @index_app.command()
@@ -125,19 +135,13 @@ def search(
 
     Examples: `centerhash index search shop.index --id 17`, `centerhash index search shop.index --features query.npy`
     """
-    from centerhash.index import Index
-
-    given = {"--features": features, "--id": id, "--code": code, "--labels": labels, "--like": like or None}
-    if sum(value is not None for value in given.values()) != 1:
-        raise ConfigError(f"search by one of {', '.join(given)}.")
-    query: dict[str, Any] = {"id": id, "code": code, "labels": labels, "like": like or None}
-    filters: dict[str, Any] = {"having": having or (), "without": without or ()}
-    with Index.open(index, read_only=True) as opened:
+    query = passed(id=id, code=code, labels=labels, like=like)
+    if len(query) + (features is not None) != 1:
+        raise ConfigError("search by one of --features, --id, --code, --labels, --like.")
+    query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
+    with _open(index, read_only=True) as opened:
         rows: list[Any] = [None] if features is None else list(_embeddings(features))
-        found = [
-            opened.search(row, **query, unlike=unlike or (), k=k, by=by, within=within, **filters)
-            for row in rows
-        ]
+        found = [opened.search(row, k=k, **query) for row in rows]
     if as_json:
         answers = [results.to_dict() for results in found]
         console.print_json(answers[0] if len(answers) == 1 else answers)
@@ -155,10 +159,8 @@ def remove(
 
     Example: `centerhash index remove shop.index 17 18`
     """
-    from centerhash.index import Index
-
     _refuse_photos(index, "remove")
-    with Index.open(index) as opened:
+    with _open(index) as opened:
         removed, count = opened.remove(list(dict.fromkeys(ids))), len(opened)
     console.output(f"{removed:,} removed, {console.counted(count, 'item')} left in {index}")
 
@@ -199,23 +201,19 @@ def list_(
 
     Example: `centerhash index list shop.index --having shoe`
     """
-    from centerhash.index import Index
-
-    with Index.open(index, read_only=True) as opened:
-        items, total = opened.list(skip, k, having=having or (), without=without or ())
+    with _open(index, read_only=True) as opened:
+        items, total = opened.list(skip, k, **passed(having=having, without=without))
     if as_json:
-        rows = [
-            {"id": item.id, "labels": list(item.labels), "attributes": dict(item.attributes)}
-            for item in items
-        ]
-        console.print_json({"items": rows, "total": total})
+        facts = ({"id": one.id, "labels": one.labels, "attributes": one.attributes} for one in items)
+        console.print_json({"items": list(facts), "total": total})
         return
-    lines = [
-        (item.id, ", ".join(item.labels), ", ".join(f"{name} {one}" for name, one in item.attributes.items()))
-        for item in items
-    ]
+    lines = [(one.id, ", ".join(one.labels), _attributes(one)) for one in items]
     title = f"{len(items):,} of {console.counted(total, 'item')}, the last added first"
     console.table(title, ("id", "labels", "attributes"), lines)
+
+
+def _attributes(item: Item) -> str:
+    return ", ".join(f"{name} {value}" for name, value in item.attributes.items())
 
 
 @index_app.command()
@@ -240,9 +238,7 @@ def compact(index: IndexArgument) -> None:
 
     Example: `centerhash index compact shop.index`
     """
-    from centerhash.index import Index
-
-    with Index.open(index) as opened:
+    with _open(index) as opened:
         opened.compact()
         console.output(f"{console.counted(len(opened), 'item')} in {index}")
 
@@ -256,9 +252,7 @@ def backup(
 
     Example: `centerhash index backup shop.index backups/shop.index`
     """
-    from centerhash.index import Index
-
-    with Index.open(index, read_only=True) as opened, console.progress() as report:
+    with _open(index, read_only=True) as opened, console.progress() as report:
         count = opened.backup(folder, progress=report)
     console.output(f"{console.counted(count, 'item')} in {folder}")
 
@@ -275,10 +269,8 @@ def import_(
 
     Example: `centerhash index import codes.index codes.npz`
     """
-    from centerhash.index import Index
-
     _refuse_photos(index, "add")
-    with Index.open(index) as opened:
+    with _open(index) as opened:
         done, count = opened.import_codes(codes), len(opened)
     added = f"{console.counted(done.added, 'code')} added, {done.known:,} already known"
     console.output(f"{added}; {console.counted(count, 'item')} in {index}")
@@ -299,14 +291,7 @@ def export(
     Examples: `centerhash index export shop.index items.parquet --to parquet`,
     `centerhash index export shop.index milvus:http://127.0.0.1:19530#shop`
     """
-    if out.startswith("milvus:"):
-        check_installed("pymilvus")
-    if to == "parquet":
-        check_installed("pyarrow")
-
-    from centerhash.index import Index
-
-    with Index.open(index, read_only=True) as opened, console.progress() as report:
+    with _open(index, read_only=True) as opened, console.progress() as report:
         count = opened.export(out, to, progress=report)
     console.output(f"{console.counted(count, 'item')} in {out}")
 

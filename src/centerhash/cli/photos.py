@@ -18,8 +18,8 @@ from centerhash.cli.arguments import (
     WithoutOption,
     option,
 )
-from centerhash.cli.index import check_model
-from centerhash.core.errors import ConfigError
+from centerhash.cli.index import ModelOption, check_model, passed
+from centerhash.core.errors import ConfigError, first_reasons
 
 if TYPE_CHECKING:
     from centerhash.photos import PhotoIndex
@@ -31,7 +31,6 @@ photos_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 _MAX_GROUPS = 50  # of duplicates in the table; --json lists all
-_MAX_REASONS = 5
 PlaceArgument = Annotated[
     Path,
     typer.Argument(
@@ -50,7 +49,7 @@ BeforeOption = Annotated[
 
 
 def _open(place: Path, *, model: str | None = None, read_only: bool = False, **opening: Any) -> PhotoIndex:
-    """Open an index, or the default index of a folder of pictures, which is printed and filled when it is new."""
+    """Open an index, or the default index of a folder of pictures, which is printed."""
     from centerhash.index import is_index
     from centerhash.photos import PhotoIndex
 
@@ -58,24 +57,13 @@ def _open(place: Path, *, model: str | None = None, read_only: bool = False, **o
         return PhotoIndex.open(place, read_only=read_only, **opening)
     photos = PhotoIndex.of(place, model, **opening)
     console.log(f"index: {photos.folder}")
-    console.warn([photos.warning] if photos.warning else [])
     return photos
-
-
-def _sync(photos: PhotoIndex, entries: Any, **choice: Any) -> None:
-    """Add files and folders, and print what became of them."""
-    with console.progress() as report:
-        done = photos.add(entries, progress=report, **choice)
-    engine = console.features_by(photos.index.encoder().used_engine) if done.added else ""
-    console.report_added(done, f"{console.counted(len(photos), 'photo')} in {photos.folder}{engine}")
 
 
 def _filled(place: Path, **opening: Any) -> PhotoIndex:
     """Open as `_open`; the default index of a folder is filled with the folder if it is empty."""
-    from centerhash.index import is_index
-
     photos = _open(place, **opening)
-    if not is_index(place) and not len(photos):
+    if not photos.index.read_only and not len(photos):
         with console.progress() as report:
             photos.add(place, progress=report)
     return photos
@@ -99,43 +87,37 @@ def add(
             arguments.one_of("given", "predicted", "none"),
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="of a new index: folder of a finished run, coco (the built-in model), or hf:owner/name"
-        ),
-    ] = None,
+    model: ModelOption = None,
     with_removed: Annotated[
         bool, typer.Option("--with-removed", help="add photos of the folders again that were removed before")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="files of one commit")] = 256,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
 ) -> None:
     """Bring an index in step with folders: add new photos, and note what was changed, moved or deleted.
 
-    An index that does not exist is created if paths are named. Unchanged files are not read again, so the same command
-    resumes, and can be run every hour. Removed photos stay removed, unless they are named themselves.
+    An index that does not exist is created, with --model, if paths are named. Unchanged files are not read again, so the
+    same command resumes, and can be run every hour. Removed photos stay removed, unless they are named themselves.
 
     Examples: `centerhash photos add pictures`, `centerhash photos add my.index pictures phone`
     """
+    from centerhash.data.listing import find_images
     from centerhash.index import is_index
     from centerhash.photos import PhotoIndex
 
-    choice = {"labels": labels, "with_removed": with_removed, "batch": batch}
-    is_new = not place.exists()
-    if is_new and not paths:
-        raise ConfigError(
-            f"there is no index or folder '{place}': name a folder of pictures, or what to add to a new index."
-        )
-    if is_new:
-        from centerhash.data.listing import find_images
-
-        find_images(paths or [])  # a new index is not left behind empty
+    if not place.exists():
+        if not paths:
+            raise ConfigError(f"there is no index or folder '{place}': name what to add to a new index.")
+        find_images(paths)  # a new index is not left behind empty
         PhotoIndex.create(place, model).close()
+    entries = paths or (None if is_index(place) else place)
     with _open(place, model=model, device=device, engine=engine) as photos:
         check_model(photos.index, model)
-        _sync(photos, paths or (None if is_index(place) else place), **choice)
+        with console.progress() as report:
+            done = photos.add(entries, labels=labels, with_removed=with_removed, progress=report)
+        engine_used = console.features_by(photos.index.encoder().used_engine) if done.added else ""
+        now = f"{console.counted(len(photos), 'photo')} in {photos.folder}{engine_used}"
+    console.report_added(done, now)
 
 
 @photos_app.command()
@@ -146,7 +128,6 @@ def search(
     labels: Annotated[
         str | None, typer.Option(help='search by words: "a cat without people" or "dog:0.7, bicycle:0.3"')
     ] = None,
-    code: Annotated[str | None, typer.Option(help="search by a code in hex digits")] = None,
     like: Annotated[
         list[str] | None,
         typer.Option(help="search by examples: id or path of a photo of the index; may be repeated"),
@@ -176,27 +157,13 @@ def search(
     """
     from centerhash.photos.words import match
 
-    given = {"IMAGE": image, "--id": id, "--labels": labels, "--code": code, "--like": like or None}
-    if sum(value is not None for value in given.values()) != 1:
-        raise ConfigError(f"search by one of {', '.join(given)}.")
-    filters: dict[str, Any] = {"having": having or (), "without": without or ()}
+    query = passed(id=id, labels=labels, like=like)
+    if len(query) + (image is not None) != 1:
+        raise ConfigError("search by one of IMAGE, --id, --labels, --like.")
+    query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
+    query |= passed(after=after, before=before, under=under)
     with _filled(place, read_only=True, device=device, engine=engine) as photos:
-        results = photos.search(
-            image,
-            id=id,
-            labels=labels,
-            code=code,
-            like=like or None,
-            unlike=unlike or (),
-            k=k,
-            by=by,
-            within=within,
-            rotations=rotations,
-            **filters,
-            after=after,
-            before=before,
-            under=under,
-        )
+        results = photos.search(image, k=k, rotations=rotations, **query)
         known = [*photos.labels(), *photos.index.classes] if having or without else []
         used = console.features_by(photos.index.encoder().used_engine) if image is not None else ""
     if as_json:
@@ -225,9 +192,9 @@ def list_(
 
     Example: `centerhash photos list pictures --after 2024-06 --before 2024-09`
     """
-    filters: dict[str, Any] = {"having": having or (), "without": without or ()}
+    filters = passed(having=having, without=without, after=after, before=before, under=under)
     with _filled(place, read_only=True) as photos:
-        rows, total = photos.list(skip, k, **filters, after=after, before=before, under=under)
+        rows, total = photos.list(skip, k, **filters)
     if as_json:
         console.print_json({"items": [row.to_dict() for row in rows], "total": total})
         return
@@ -265,8 +232,6 @@ def remove(
 def duplicates(
     place: PlaceArgument,
     kind: Annotated[str | None, option("show only one kind", ("same", "near", "similar"))] = None,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """List photos that are there more than once, the largest file of each group first. No file is changed.
@@ -279,10 +244,7 @@ def duplicates(
     from centerhash.index import is_index
 
     is_folder = not is_index(place)
-    with (
-        _open(place, read_only=not is_folder, device=device, engine=engine) as photos,
-        console.progress() as report,
-    ):
+    with _open(place, read_only=True) as photos, console.progress() as report:
         if is_folder:
             photos.add(place, progress=report)
         found = photos.duplicates(kind=kind, progress=report)
@@ -290,10 +252,8 @@ def duplicates(
         console.print_json(found.to_dict())
     else:
         _show_duplicates(found)
-    reasons = list(found.skipped.values())
-    console.warn(reasons[:_MAX_REASONS])
-    if len(reasons) > _MAX_REASONS:
-        console.warn([f"{len(reasons) - _MAX_REASONS:,} more files were not compared."])
+    if found.skipped:
+        console.warn([f"not compared:\n{first_reasons(found.skipped.values())}"])
 
 
 def _show_duplicates(found: Duplicates) -> None:

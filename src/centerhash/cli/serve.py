@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from centerhash.cli import console
 from centerhash.cli.arguments import DeviceOption, EngineOption
-
-if TYPE_CHECKING:
-    from centerhash.index import Index
-    from centerhash.photos import Added, PhotoIndex
+from centerhash.cli.index import passed
 
 
 def serve(
@@ -52,34 +49,26 @@ def serve(
     from centerhash.serve.background import Syncing
     from centerhash.serve.settings import Settings, read_password
 
-    options: dict[str, Any] = {
-        "password": None if password_file is None else read_password(password_file),
-        "hosts": tuple(allow_host or ()),
-        "max_upload_mb": max_upload_mb,
-        "max_megapixels": max_megapixels,
-        "device": device,
-        "engine": engine,
-    }
-    settings = Settings.from_environment({name: value for name, value in options.items() if value})
+    options = passed(
+        password=None if password_file is None else read_password(password_file),
+        hosts=tuple(allow_host or ()) or None,
+        max_upload_mb=max_upload_mb,
+        max_megapixels=max_megapixels,
+        device=device,
+        engine=engine,
+    )
+    settings = Settings.from_environment(options)
+    is_folder = not is_index(index)
+    opened = PhotoIndex.of(index, **settings.encoding) if is_folder else open_index(index, settings)
+    with opened as served, console.progress() as report:
 
-    served: PhotoIndex | Index
+        def size() -> str:
+            return f"{console.counted(len(served), 'item')} in {served.folder}"
 
-    def announce(address: str) -> None:
-        console.output(f"{index} is served at {address} (stop with Ctrl-C): {size()}")
+        def announce(address: str) -> None:
+            console.output(f"{index} is served at {address} (stop with Ctrl-C): {size()}")
 
-    def size() -> str:
-        codes = served.index if isinstance(served, PhotoIndex) else served
-        return f"{console.counted(len(codes), 'item')} in {codes.folder}"
-
-    if is_index(index):
-        with open_index(index, settings) as served:
-            serve_index(served, settings, host, port, announce, log_requests=log_requests)
-        return
-
-    def ended(done: Added) -> None:
-        console.report_added(done, size())
-
-    with PhotoIndex.of(index, **settings.encoding) as photos, console.progress() as report:
-        served = photos
-        syncing = Syncing(photos, [index], ended, report)
+        syncing = None
+        if is_folder and isinstance(served, PhotoIndex):
+            syncing = Syncing(served, [index], lambda done: console.report_added(done, size()), report)
         serve_index(served, settings, host, port, announce, syncing, log_requests=log_requests)

@@ -11,7 +11,8 @@ kinds before it only, so a file is the second or a later one of at most one grou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,17 +26,8 @@ from centerhash.core.rendering import Listed
 from centerhash.data.images import load_image
 from centerhash.index import Index
 from centerhash.index.near_pairs import star_groups, view_hits
-from centerhash.photos.files import File, all_files, file_at
-from centerhash.photos.pixels import (
-    FRAMED,
-    ORIENTATIONS,
-    SIDE,
-    Picture,
-    correlations,
-    oriented,
-    picture_of,
-    view_boxes,
-)
+from centerhash.photos.files import PRESENT, File, all_files, file_at
+from centerhash.photos.pixels import FRAMED, SIDE, Picture, correlations, oriented, picture_of, view_boxes
 
 KINDS = ("same", "near", "similar")
 # both selected by `python -m benchmarks.duplicates --choose`, on other photos than those of the documentation
@@ -99,15 +91,11 @@ def find_duplicates(index: Index, kind: str | None = None, progress: Progress = 
     if kind in (None, "similar") and index.general_bits is not None:
         groups += [("similar", group) for group in _similar_groups(index, firsts, progress)]
     rows = [
-        Group(name, tuple(file.path for file in group), _ids(index, group))
+        Group(name, tuple(file.path for file in group), tuple(index.ids([file.key for file in group])))
         for name, group in groups
         if kind in (None, name)
     ]
     return Duplicates(rows, sum(map(len, photos)), skipped)
-
-
-def _ids(index: Index, photos: Sequence[File]) -> tuple[str, ...]:
-    return tuple(index.ids(np.array([file.key for file in photos], np.int64)))
 
 
 def _path_order(file: File) -> tuple[int, str]:
@@ -123,8 +111,8 @@ def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
     skipped: dict[str, str] = {}
     seen = set[tuple[int, int]]()
     with index.reading() as connection:
-        stored = sorted(all_files(connection), key=_path_order)
-    for file in stored:
+        present = [file for file in all_files(connection) if file.state == PRESENT]
+    for file in sorted(present, key=_path_order):
         now = file_at(file.path)
         if now is None or not now.is_unchanged(file):
             what = "is missing" if now is None else "was changed after it was added"
@@ -133,7 +121,6 @@ def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
         status = Path(file.path).stat()
         if (status.st_dev, status.st_ino) not in seen:
             seen.add((status.st_dev, status.st_ino))
-            assert file.key is not None  # of a present file
             photos.setdefault(file.key, []).append(file)
     return list(photos.values()), skipped
 
@@ -142,22 +129,28 @@ def _near_groups(ranked: Sequence[File], skipped: dict[str, str], progress: Prog
     """Return groups of the same photo by the pixels of files, and add those that cannot be read to `skipped`."""
     pictures, broken = read_all(_picture, dict(enumerate(ranked)), "pixels", progress)
     skipped |= {ranked[row].path: str(error) for row, error in broken.items()}
-    rows = sorted(pictures)
-    groups = near_groups([pictures[row] for row in rows], progress)
-    return [[ranked[rows[at]] for at in group] for group in groups]
+    readable = [ranked[row] for row in sorted(pictures)]
+    groups = near_groups([pictures[row] for row in sorted(pictures)], progress)
+    return [[readable[at] for at in group] for group in groups]
 
 
 def _similar_groups(index: Index, ranked: Sequence[File], progress: Progress) -> list[list[File]]:
     """Return groups of files whose general codes are near."""
     row_of = {file.key: row for row, file in enumerate(ranked)}
     pairs = index.near_pairs(SIMILAR_BITS, progress=progress)
-    linked: dict[int, list[int]] = {}
-    for first, second in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True):
-        if first in row_of and second in row_of:
-            linked.setdefault(row_of[first], []).append(row_of[second])
-            linked.setdefault(row_of[second], []).append(row_of[first])
-    groups = star_groups(range(len(ranked)), lambda row: linked.get(row, ()))
+    keys = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+    linked = _linked((row_of[one], row_of[other]) for one, other in keys if {one, other} <= row_of.keys())
+    groups = star_groups(range(len(ranked)), linked.__getitem__)
     return [[ranked[row] for row in sorted(group)] for group in groups]
+
+
+def _linked(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """Return the rows that each row is paired with."""
+    linked = defaultdict[int, set[int]](set)
+    for first, second in pairs:
+        linked[first].add(second)
+        linked[second].add(first)
+    return linked
 
 
 # --- by pixels
@@ -179,38 +172,27 @@ def _picture(file: File) -> Picture:
 
 def near_groups(pictures: Sequence[Picture], progress: Progress = silent) -> list[list[int]]:
     """Return the rows of pictures that show the same photo, each group around its first row."""
-    twins, links = near_links(pictures, progress)
-    return [sorted(group) for group in star_groups(range(len(pictures)), _neighbors(twins, links))]
+    by_pixels = defaultdict[bytes, list[int]](list)
+    for row, picture in enumerate(pictures):
+        by_pixels[picture.grey.tobytes()].append(row)
+    equal = {row: rows for rows in by_pixels.values() for row in rows}
+    firsts = [rows[0] for rows in by_pixels.values() if pictures[rows[0]].grey.std() >= _MIN_CONTRAST]
+    hits = aligned_hits(pictures, firsts, HASH_BITS, progress)
+    near = _linked((hit.whole, hit.viewed) for hit in hits if hit.correlation >= CORRELATION)
 
+    def linked(row: int) -> Iterable[int]:
+        first = equal[row][0]
+        return (other for one in (first, *near[first]) for other in equal[one])
 
-def near_links(
-    pictures: Sequence[Picture], progress: Progress = silent
-) -> tuple[list[int], dict[tuple[int, int], float]]:
-    """Return the first equal picture of each, and the correlations of others that show the same photo, by rows."""
-    first_row: dict[bytes, int] = {}
-    twins = [first_row.setdefault(picture.grey.tobytes(), row) for row, picture in enumerate(pictures)]
-    firsts = [
-        row for row, first in enumerate(twins) if row == first and pictures[row].grey.std() >= _MIN_CONTRAST
-    ]
-    if len(firsts) < 2:
-        return twins, {}
-    return twins, links_of(aligned_hits(pictures, firsts, HASH_BITS, progress), CORRELATION)
-
-
-def links_of(hits: Iterable[Aligned], least: float) -> dict[tuple[int, int], float]:
-    """Return the best correlations of pictures that correlate enough, by rows (low, high)."""
-    links: dict[tuple[int, int], float] = {}
-    for hit in hits:
-        pair = min(hit.whole, hit.viewed), max(hit.whole, hit.viewed)
-        if hit.correlation >= max(least, links.get(pair, least)):
-            links[pair] = hit.correlation
-    return links
+    return [sorted(group) for group in star_groups(range(len(pictures)), linked)]
 
 
 def aligned_hits(
     pictures: Sequence[Picture], rows: Sequence[int], radius: int, progress: Progress = silent
 ) -> list[Aligned]:
     """Compare the pictures of `rows` whose hash differs in at most `radius` bits from that of a view of another one."""
+    if len(rows) < 2:
+        return []
     hits = view_hits(np.stack([pictures[row].views for row in rows]), radius, progress)
     boxes, aligned = view_boxes(), list[Aligned]()
     for start in range(0, len(hits.whole), _ALIGNED_AT_ONCE):
@@ -221,7 +203,7 @@ def aligned_hits(
         ]
         scores = correlations(
             np.stack([pictures[whole].grey for whole, *_ in pairs]),
-            np.stack([_as_viewed(pictures[viewed], view) for _, viewed, view, _ in pairs]),
+            np.stack([oriented(pictures[viewed].grey, view) for _, viewed, view, _ in pairs]),
             np.array(
                 [pictures[viewed].content if view == FRAMED else boxes[view] for _, viewed, view, _ in pairs]
             ),
@@ -229,24 +211,3 @@ def aligned_hits(
         aligned += [Aligned(*pair, score) for pair, score in zip(pairs, scores.tolist(), strict=True)]
         progress("aligned", min(start + _ALIGNED_AT_ONCE, len(hits.whole)), len(hits.whole))
     return aligned
-
-
-def _as_viewed(picture: Picture, view: int) -> Any:
-    """Return the pixels of a picture in the orientation of a view."""
-    return oriented(picture.grey, view) if view < ORIENTATIONS else picture.grey
-
-
-def _neighbors(twins: Sequence[int], links: Iterable[tuple[int, int]]) -> Callable[[int], Iterable[int]]:
-    """Return what gives the rows linked to a row: its twins, and those of the rows that its first twin is linked to."""
-    members: dict[int, list[int]] = {}
-    for row, first in enumerate(twins):
-        members.setdefault(first, []).append(row)
-    linked: dict[int, list[int]] = {}
-    for one, other in links:
-        linked.setdefault(one, []).append(other)
-        linked.setdefault(other, []).append(one)
-
-    def neighbors(row: int) -> Iterable[int]:
-        return (other for first in (twins[row], *linked.get(twins[row], ())) for other in members[first])
-
-    return neighbors

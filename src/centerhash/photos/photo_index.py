@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import sqlite3
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypedDict, Unpack
@@ -22,31 +24,29 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from centerhash.codes import pack
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data.images import ImageSource
 from centerhash.data.listing import find_images
 from centerhash.data.views import with_rotations
-from centerhash.index import Index, is_index, verify_index
-from centerhash.index.items import Item
+from centerhash.index import Index, Item, is_index, verify_index
 from centerhash.index.results import Result, as_result
 from centerhash.model.base import Explained, Model
-from centerhash.model.loading import BUILTIN, load
+from centerhash.model.loading import load
 from centerhash.photos import files
 from centerhash.photos.duplicates import Duplicates, find_duplicates
 from centerhash.photos.files import PRESENT, REMOVED
-from centerhash.photos.results import PhotoResult, PhotoResults, date_taken
-from centerhash.photos.sync import Added, PhotoLabels, sync
+from centerhash.photos.results import PhotoResult, PhotoResults
+from centerhash.photos.sync import Added, sync
 from centerhash.photos.thumbnails import default_folder
-from centerhash.photos.words import Words, check_known, match, read_text
+from centerhash.photos.words import check_known, match, read_text
 
 Date: TypeAlias = str | int | datetime.date  # 2024, "2024-06", "2024-06-01", or an object of `datetime`
 Paths: TypeAlias = str | Path | Sequence[str | Path]
-
 PhotoRows: TypeAlias = list[PhotoResult]
 
 ATTRIBUTES: Mapping[str, type] = {"taken": float, "width": float, "height": float}
-_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2}))?)?")
 
 
 class PhotoFilter(TypedDict, total=False):
@@ -71,7 +71,7 @@ class PhotoCounts:
     folders: dict[str, int]
 
 
-class PhotoIndex:
+class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     """Search the photos of folders; use `create`, `open` or `of`.
 
         with PhotoIndex.open("pictures.index") as photos:
@@ -83,14 +83,13 @@ class PhotoIndex:
     """
 
     def __init__(self, index: Index) -> None:
-        self.index, self.warning = index, ""
-        self._by_folder: tuple[Hashable, list[str], NDArray[np.int64], NDArray[np.int64]] | None = None
+        self.index = index
+        self._folders_of = lru_cache(1)(self._read_folders)
 
     @classmethod
     def create(cls, folder: str | Path, model: Model | str | Path | None = None) -> Self:
         """Create an empty photo index for the codes of a model, by default the built-in one, and open it."""
-        index = Index.create(folder, model, attributes=ATTRIBUTES)
-        return cls(_with_tables(index))
+        return cls(_with_tables(Index.create(folder, model, attributes=ATTRIBUTES)))
 
     @classmethod
     def open(cls, folder: str | Path, *, read_only: bool = False, **opening: Any) -> Self:
@@ -99,31 +98,17 @@ class PhotoIndex:
 
     @classmethod
     def of(cls, pictures: str | Path, model: str | Path | None = None, **opening: Any) -> Self:
-        """Open the default index of a folder of pictures; create it with `model` if it is missing.
-
-        `warning` is not empty if the index was made with another version of the built-in model.
-        """
+        """Open the default index of a folder of pictures; create it with `model` if it is missing."""
         if not Path(pictures).is_dir():
             raise DataError(f"no such index or folder of pictures: '{pictures}'.")
-        folder, expected = default_folder(pictures), BUILTIN[0] if model is None else model
+        folder = default_folder(pictures)
         if not is_index(folder):
             find_images([pictures])  # a folder without pictures leaves no index behind
-            cls.create(folder, expected).close()
+            cls.create(folder, model).close()
         photos = cls.open(folder, **opening)
-        stored, wanted = photos.index.model, load(expected)
-        if wanted.digest == stored.digest:
-            return photos
-        if model is not None:
+        if model is not None and load(model).digest != photos.index.model.digest:
             photos.close()
-            raise ConfigError(
-                f"'{folder}' was made with another model than '{model}', and keeps it: leave the model out, or move "
-                "the index away to make a new one."
-            )
-        if (stored.bits, stored.classes) == (wanted.bits, wanted.classes):
-            photos.warning = (
-                f"'{folder}' was made with another version of the built-in model, and keeps it: move the index away "
-                "and run the same command again to make a new one."
-            )
+            raise ConfigError(f"'{folder}' was made with another model than '{model}': leave the model out.")
         return photos
 
     # --- changes
@@ -132,7 +117,7 @@ class PhotoIndex:
         self,
         paths_or_folders: Paths | None = None,
         *,
-        labels: PhotoLabels = None,
+        labels: str | None = None,
         progress: bool | Progress = True,
         batch: int = 256,
         with_removed: bool = False,
@@ -144,11 +129,10 @@ class PhotoIndex:
         `batch` of files is one commit, so the same call resumes after a crash.
 
         Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other photos;
-        `labels` "given", "predicted" or "none" selects one source, and a mapping has the labels of paths. Removed photos
-        stay removed unless their file is named itself, has changed, or `with_removed` is set.
+        `labels` "given", "predicted" or "none" selects one source. Removed photos stay removed unless their file is
+        named itself, has changed, or `with_removed` is set.
         """
-        if type(batch) is not int or batch < 1:
-            raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
+        whole_number(batch, "batch", 1)
         entries = self.roots() if paths_or_folders is None else _listed(paths_or_folders)
         if not entries:
             raise ConfigError(
@@ -162,26 +146,25 @@ class PhotoIndex:
 
         Later scans skip their files: see `add`. A folder that was added as a whole is forgotten when it is removed.
         """
+        ids = list(dict.fromkeys(chain.from_iterable(self.find(ids_or_paths).values())))
         with self.index.transaction() as connection:
-            ids_of = self._find(connection, ids_or_paths)
-            ids = list(dict.fromkeys(chain.from_iterable(ids_of.values())))
             stored = files.files_of(connection, self.index.keys(ids).tolist())
             every = list(chain.from_iterable(stored.values()))
             files.set_state(connection, [file for file in every if file.state == PRESENT], REMOVED)
             files.delete_files(connection, [file for file in every if file.state != PRESENT])
             self._forget_roots(connection, ids_or_paths)
-            return self.index.remove(ids) if ids else 0
+            return self.index.remove(ids)
 
     def _forget_roots(self, connection: sqlite3.Connection, ids_or_paths: Paths) -> None:
         """Forget added folders that are removed as a whole, with their removed files."""
         removed = [os.path.realpath(entry) for entry in _listed(ids_or_paths)]
         roots = files.read_roots(connection)
-        dropped = [root for root in roots if any(_is_below(root, folder) for folder in removed)]
-        files.delete_roots(connection, dropped)
-        for file in chain.from_iterable(files.files_below(connection, root) for root in dropped):
-            is_followed = any(_is_below(file.path, root) for root in roots if root not in dropped)
-            if file.state == REMOVED and not is_followed:
-                files.delete_files(connection, [file])
+        kept = [root for root in roots if not any(_is_below(root, folder) for folder in removed)]
+        for root in set(roots) - set(kept):
+            if not any(_is_below(root, other) for other in kept):
+                below = files.files_at(connection, root)
+                files.delete_files(connection, [file for file in below if file.state == REMOVED])
+        files.write_roots(connection, kept)
 
     # --- queries
 
@@ -191,7 +174,6 @@ class PhotoIndex:
         *,
         id: str | None = None,
         labels: Mapping[str, float] | Sequence[str] | str | None = None,
-        code: Any = None,
         like: Paths | NDArray[Any] | None = None,
         unlike: Paths | NDArray[Any] = (),
         k: int = 10,
@@ -200,7 +182,7 @@ class PhotoIndex:
         rotations: bool = True,
         **filters: Unpack[PhotoFilter],
     ) -> PhotoResults:
-        """Return the `k` photos nearest to an image, a photo by its `id`, `labels`, a `code`, or examples `like` it.
+        """Return the `k` photos nearest to an image, a photo by its `id`, `labels`, or examples `like` it.
 
         An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Copies of it come first, rotated and
         bordered ones included; `rotations=False` skips rotated ones in a quarter of the time. Labels are a text such as
@@ -209,14 +191,14 @@ class PhotoIndex:
 
         `by`, `within` and the order of results are those of `Index.search`; filters are those of `PhotoFilter`.
         """
-        values = {"image": image, "id": id, "labels": labels, "code": code, "like": like}
+        values = {"image": image, "id": id, "labels": labels, "like": like}
         names = [name for name, value in values.items() if value is not None]
         if len(names) != 1:
             raise InputError(
                 f"search by exactly one of {', '.join(values)}, got {' and '.join(names) or 'none'}."
             )
         query: dict[str, Any] = {"k": k, "by": by, "within": within}
-        explained: Sequence[Explained] | None = None
+        explained: Sequence[Explained] = ()
         if image is not None:
             query["code"], explained = self._image_codes(image, rotations)
             query["copies"] = True
@@ -229,14 +211,14 @@ class PhotoIndex:
         elif like is not None:
             query |= {"like": self._examples(like), "unlike": self._examples(unlike)}
         else:
-            query |= {"id": id, "copies": True} if id is not None else {"code": code}
+            query |= {"id": id, "copies": True}
         results = self.index.search(**query, **self._filter(filters))
-        shown = results.labels if explained is None else explained
-        return PhotoResults(self._results(list(results)), shown, results.code, results.size)
+        shown = results.labels if image is None else explained
+        return PhotoResults(self._results(results), shown, results.code, results.size)
 
     def _image_codes(
         self, image: ImageSource, rotations: bool
-    ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[Explained] | None]:
+    ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[Explained]]:
         """Return the semantic code (W,) of an image, the general codes (V, W2) of its views, and its labels."""
         if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
             raise InputError(
@@ -252,16 +234,11 @@ class PhotoIndex:
         codes = {"semantic": pack(model.encode_features(features[:1]))[0]}
         if self.index.general_bits is not None:
             codes["general"] = pack(model.general_codes(features))
-        if not model.has_centers:
-            return codes, None
-        return codes, [row for row in model.explain_features(features[:1])[0] if row.weight > 0]
-
-    def read(self, text: str) -> Words:
-        """Read what a person typed: labels with weights, labels to exclude, and unknown words."""
-        return read_text(text, self._known_labels())
+        explained = model.explain_features(features[:1])[0] if model.has_centers else ()
+        return codes, [row for row in explained if row.weight > 0]
 
     def _known_labels(self) -> list[str]:
-        return list(dict.fromkeys((*self.index.classes, *self.labels())))
+        return [*dict.fromkeys((*self.index.classes, *self.labels()))]
 
     def _label_query(
         self, labels: Mapping[str, float] | Sequence[str] | str, filters: PhotoFilter
@@ -271,7 +248,8 @@ class PhotoIndex:
         if not isinstance(labels, str):
             pairs = labels.items() if isinstance(labels, Mapping) else [(name, 1.0) for name in labels]
             return {match(str(name), classes) or str(name): weight for name, weight in pairs}, filters
-        words = check_known(self.read(labels), self._known_labels())
+        known = self._known_labels()
+        words = check_known(read_text(labels, known), known)
         if not words:
             raise ConfigError(
                 'no label was given: write for example "dog, bicycle" or "a cat without people".'
@@ -296,16 +274,13 @@ class PhotoIndex:
         """Return the filter of the index for a filter of photos."""
         known = self._known_labels() if filters.get("having") or filters.get("without") else []
         only: dict[str, Any] = {
-            name: [match(label, known) or label for label in _names(labels)]
-            for name, labels in (
-                ("having", filters.get("having", ())),
-                ("without", filters.get("without", ())),
-            )
+            "having": [match(label, known) or label for label in _names(filters.get("having", ()))],
+            "without": [match(label, known) or label for label in _names(filters.get("without", ()))],
         }
         after, before, under = filters.get("after"), filters.get("before"), filters.get("under")
         if after is not None or before is not None:
             low = None if after is None else read_date(after)
-            # the last moment before it: both ends of a range are inclusive
+            # both ends of a range are inclusive: the last moment before it
             high = None if before is None else float(np.nextafter(read_date(before), -np.inf))
             only["where"] = {"taken": (low, high)}
         if under is not None:
@@ -318,28 +293,17 @@ class PhotoIndex:
     def count(self, **filters: Unpack[PhotoFilter]) -> PhotoCounts:
         """Count the photos that pass a filter, by label and folder: what a further filter would leave."""
         counts = self.index.count(**self._filter(filters))
-        folders, keys, numbers = self._keys_by_folder()
-        passing = np.bincount(numbers[np.isin(keys, counts.keys)], minlength=len(folders)).tolist()
-        by_folder = {name: number for name, number in zip(folders, passing, strict=True) if number}
-        return PhotoCounts(counts.total, dict(counts.labels), by_folder)
+        passing = set(counts.keys.tolist())
+        folders = Counter(folder for folder, key in self._folders_of(self.index.version) if key in passing)
+        return PhotoCounts(counts.total, dict(counts.labels), dict(folders))
 
-    def _keys_by_folder(self) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Return folders, and the keys (M,) of the photos directly in them with the numbers (M,) of their folders."""
-        version = self.index.version
-        if self._by_folder is None or self._by_folder[0] != version:
-            with self.index.reading() as connection:
-                folders, keys, numbers = files.keys_by_folder(connection)
-            self._by_folder = version, folders, keys, numbers
-        return self._by_folder[1:]
+    def _read_folders(self, version: int) -> list[tuple[str, int]]:
+        with self.index.reading() as connection:
+            return files.folders_of_keys(connection)
 
     def labels(self) -> dict[str, int]:
         """Return every label that a photo carries with the number of its photos, by name."""
         return self.index.labels()
-
-    def folders(self) -> dict[str, int]:
-        """Return the folders of the photos with the number of files directly in each."""
-        with self.index.reading() as connection:
-            return files.count_by_folder(connection)
 
     def roots(self) -> list[str | Path]:
         """Return the folders that were added as a whole."""
@@ -348,41 +312,35 @@ class PhotoIndex:
 
     def get(self, id: str) -> PhotoResult:
         """Return one photo by its id; InputError if there is none."""
-        return self._results([_of_item(self.index.get(id))])[0]
-
-    def paths(self, id: str) -> tuple[str, ...]:
-        """Return the paths of the files of a photo, sorted."""
-        return self.get(id).paths
+        return self._items([self.index.get(id)])[0]
 
     def image(self, id: str) -> Path:
         """Return an image file of a photo; InputError if all of them are gone."""
-        paths = self.paths(id)
+        paths = self.get(id).paths
         if not paths:
             raise InputError(f"the files of the photo '{id}' are gone: add the folder where they are now.")
         return Path(next((path for path in paths if os.path.lexists(path)), paths[0]))
 
     def find(self, ids_or_paths: Paths) -> dict[str, list[str]]:
         """Return the ids that each id, path of a photo or folder refers to; the files may be gone."""
-        with self.index.reading() as connection:
-            return self._find(connection, ids_or_paths)
-
-    def _find(self, connection: sqlite3.Connection, ids_or_paths: Paths) -> dict[str, list[str]]:
         ids_of: dict[str, list[str]] = {}
-        for entry in dict.fromkeys(map(str, _listed(ids_or_paths))):
-            if entry in self.index:
-                ids_of[entry] = [entry]
-                continue
-            path = os.path.realpath(entry)
-            stored = [files.file_with(connection, path), *files.files_below(connection, path)]
-            keys = dict.fromkeys(file.key for file in stored if file is not None and file.key is not None)
-            ids_of[entry] = self.index.ids(np.array(list(keys), np.int64)) if keys else []
+        with self.index.reading() as connection:
+            for entry in map(str, _listed(ids_or_paths)):
+                stored = files.files_at(connection, os.path.realpath(entry))
+                keys = dict.fromkeys(file.key for file in stored if file.state != REMOVED)
+                ids_of[entry] = [entry] if entry in self.index else self.index.ids(list(keys))
         return ids_of
 
     def _results(self, rows: Sequence[Result]) -> list[PhotoResult]:
         """Return results of the index with their files."""
         with self.index.reading() as connection:
             stored = files.files_of(connection, [row.key for row in rows])
-        return [_photo_result(row, [f.path for f in stored[row.key] if f.state == PRESENT]) for row in rows]
+        present = {key: [file.path for file in some if file.state == PRESENT] for key, some in stored.items()}
+        return [PhotoResult.of(row, present[row.key]) for row in rows]
+
+    def _items(self, items: Sequence[Item]) -> list[PhotoResult]:
+        """Return items as results at distance 0."""
+        return self._results([as_result(item, item.code, None, None) for item in items])
 
     # --- the whole
 
@@ -393,37 +351,23 @@ class PhotoIndex:
 
     def missing(self) -> list[str]:
         """Return the ids of the photos none of whose files is there: `add` the folder where they are now, or `remove`."""
-        there: dict[int, bool] = {}
         with self.index.reading() as connection:
-            for state in (PRESENT, files.VANISHED):
-                for file in files.all_files(connection, state):
-                    if file.key is not None:
-                        there[file.key] = there.get(file.key, False) or os.path.lexists(file.path)
-        keys = [key for key, is_there in there.items() if not is_there]
-        return self.index.ids(np.array(keys, np.int64)) if keys else []
+            every = files.all_files(connection)
+        there = {file.key for file in every if os.path.lexists(file.path)}
+        return self.index.ids(list(dict.fromkeys(file.key for file in every if file.key not in there)))
 
     def verify(self) -> list[str]:
         """Read everything and return one sentence for each damage."""
-        with self.index.reading() as connection:
-            return [*self.index.verify(), *files.damaged_rows(connection)]
+        return verify_photos(self.folder)
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the index, its folders, and the number of photos whose files are missing."""
         return {**self.index.info(), "roots": self.roots(), "missing": len(self.missing())}
 
     @property
-    def version(self) -> Hashable:
-        """Return a value that changes whenever the index changes."""
-        return self.index.version
-
-    @property
     def folder(self) -> Path:
         """Return the folder of the index."""
         return self.index.folder
-
-    def refresh(self) -> bool:
-        """Return whether the index has changed since the last call, also by another process."""
-        return self.index.refresh()
 
     def close(self) -> None:
         """Release files and connections; a second call does nothing."""
@@ -441,9 +385,6 @@ class PhotoIndex:
     def __repr__(self) -> str:
         return f"Photo{self.index!r}"
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
@@ -453,7 +394,7 @@ class PhotoIndex:
     ) -> tuple[PhotoRows, int]:
         """Return a page of the photos that pass a filter, last taken first, and the number of all that pass."""
         items, total = self.index.list(offset, limit, order="taken", **self._filter(filters))
-        return self._results([_of_item(item) for item in items]), total
+        return self._items(items), total
 
 
 def is_photo_index(folder: str | Path) -> bool:
@@ -494,44 +435,17 @@ def _with_tables(index: Index) -> Index:
     return index
 
 
-def _of_item(item: Item) -> Result:
-    """Return an item as a result at distance 0."""
-    return as_result(item, item.code, None, None)
-
-
-def _photo_result(row: Result, paths: Sequence[str]) -> PhotoResult:
-    taken, width, height = (row.attributes.get(name) for name in ATTRIBUTES)
-    return PhotoResult(
-        row.id,
-        row.key,
-        row.distance,
-        row.labels,
-        paths[0] if paths else None,
-        row.general,
-        row.probability,
-        row.share,
-        tuple(paths),
-        date_taken(None if taken is None else float(taken)),
-        None if width is None else int(width),
-        None if height is None else int(height),
-    )
-
-
 def read_date(date: Date) -> float:
     """Return when a year, month or day begins, in seconds since 1970 as if the date were in UTC."""
-    if isinstance(date, datetime.datetime):
-        return date.replace(tzinfo=datetime.UTC).timestamp()
-    text = date.isoformat() if isinstance(date, datetime.date) else str(date).strip()
-    parts = _DATE.fullmatch(text)
-    try:
-        if parts is None:
-            raise ValueError
-        year, month, day = (int(part or 1) for part in parts.groups())
-        return datetime.datetime(year, month, day, tzinfo=datetime.UTC).timestamp()
-    except ValueError:
-        raise InputError(
-            f"a date is a year, month or day, as 2024, 2024-06 or 2024-06-01, got {date!r:.80}."
-        ) from None
+    if not isinstance(date, datetime.datetime):
+        text = str(date).strip()
+        try:
+            date = datetime.datetime.fromisoformat(text + {4: "-01-01", 7: "-01"}.get(len(text), ""))
+        except ValueError:
+            raise InputError(
+                f"a date is a year, month or day, as 2024, 2024-06 or 2024-06-01, got {date!r:.80}."
+            ) from None
+    return date.replace(tzinfo=datetime.UTC).timestamp()
 
 
 def _names(names: str | Sequence[str]) -> list[str]:

@@ -5,8 +5,7 @@ whole without the bars of a screenshot, and windows down to 60 % of the sides. T
 one whole is near the hash of a view of the other; they are copies if they also correlate after alignment.
 
 The hash is the pHash (Zauner 2010): which of the 8 x 8 lowest frequencies of the DCT of 32 x 32 samples are above their
-median. Sampling a window and its DCT are linear in the picture, and the same for rows and columns, so that two small
-matrix products give all windows of one size.
+median. Sampling a window and its DCT are linear in the picture: two small matrix products.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ Box: TypeAlias = tuple[float, float, float, float]  # left, top, width, height i
 
 SIDE = 64  # pixels of a picture
 ORIENTATIONS = 8
+FRAMED = ORIENTATIONS  # the view without bars
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 _SAMPLES = 32
+_MIDDLES = ((np.arange(_SAMPLES) + 0.5) / _SAMPLES).astype(np.float32)  # of samples, in shares of a side
 _WAVES = 8
 _SCALES = (0.92, 0.84, 0.77, 0.70, 0.64, 0.59)
 _LARGEST_STEP = 0.067
@@ -59,10 +60,12 @@ def picture_of(image: Image.Image) -> Picture:
 def views_of(grey: Grey, content: Box = WHOLE) -> Words:
     """Return the hashes (V,) of a picture: eight orientations, the frame without bars, all windows."""
     values = grey.astype(np.float32)
-    whole = _waves_of(values, WHOLE)
-    framed = whole if content == WHOLE else _waves_of(values, content)
-    windows = [_windows(values, scale) for scale in _SCALES]
-    return hashes_of(np.concatenate([orientations(whole), framed[None], *windows]))
+    whole, framed = (
+        _sampling(top, height) @ values @ _sampling(left, width).T
+        for left, top, width, height in (WHOLE, content)
+    )
+    down, across = _window_samplings()
+    return hashes_of(np.concatenate([orientations(whole), framed[None], down @ values @ across]))
 
 
 def hashes_of(waves: Floats) -> Words:
@@ -86,36 +89,21 @@ def orientations(waves: Floats) -> Floats:
     return np.stack(oriented_waves)
 
 
-def oriented(grey: Grey, orientation: int) -> Grey:
-    """Return a picture in an orientation, counted as `orientations` counts them."""
-    base = grey.T if orientation >= 4 else grey
-    base = base[::-1] if orientation & 2 else base
-    return base[:, ::-1] if orientation & 1 else base
-
-
-def _waves_of(values: Floats, box: Box) -> Floats:
-    left, top, width, height = box
-    waves: Floats = _sampling(top, height) @ values @ _sampling(left, width).T
-    return waves
-
-
-def _windows(values: Floats, scale: float) -> Floats:
-    """Return the low frequencies (n, 8, 8) of all windows of one size, row by row."""
-    rows, count = _stacked(scale), len(starts_of(scale))
-    both = (rows @ values @ rows.T).reshape(count, _WAVES, count, _WAVES)
-    return both.transpose(0, 2, 1, 3).reshape(count**2, _WAVES, _WAVES)
+def oriented(grey: Grey, view: int) -> Grey:
+    """Return a picture in the orientation of a view; only the first eight views change it."""
+    if view >= ORIENTATIONS:
+        return grey
+    base = grey.T if view & 4 else grey
+    base = base[::-1] if view & 2 else base
+    return base[:, ::-1] if view & 1 else base
 
 
 @cache
-def starts_of(scale: float) -> tuple[float, ...]:
-    """Return where windows of one size begin along a side."""
-    count = max(2, ceil((1 - scale) / _LARGEST_STEP) + 1)
-    return tuple((1 - scale) * number / (count - 1) for number in range(count))
-
-
-@cache
-def _stacked(scale: float) -> Floats:
-    return np.concatenate([_sampling(start, scale) for start in starts_of(scale)])
+def _window_samplings() -> tuple[Floats, Floats]:
+    """Return the matrices (n, 8, SIDE) that sample all windows down, and (n, SIDE, 8) across."""
+    windows = view_boxes()[FRAMED + 1 :]
+    down = np.stack([_sampling(top, height) for _, top, _, height in windows])
+    return down, np.stack([_sampling(left, width).T for left, _, width, _ in windows])
 
 
 def _sampling(start: float, length: float) -> Floats:
@@ -135,16 +123,11 @@ def _sampling(start: float, length: float) -> Floats:
 @cache
 def view_boxes() -> tuple[Box, ...]:
     """Return what each view shows of the picture; the place of the frame without bars holds the whole."""
-    windows = [
-        (left, top, scale, scale)
-        for scale in _SCALES
-        for top in starts_of(scale)
-        for left in starts_of(scale)
-    ]
-    return (*[WHOLE] * (ORIENTATIONS + 1), *windows)
-
-
-FRAMED = ORIENTATIONS  # the view without bars
+    boxes = [WHOLE] * (FRAMED + 1)
+    for scale in _SCALES:
+        starts = np.linspace(0, 1 - scale, max(2, ceil((1 - scale) / _LARGEST_STEP) + 1)).tolist()
+        boxes += [(left, top, scale, scale) for top in starts for left in starts]
+    return tuple(boxes)
 
 
 def content_box(grey: Grey) -> Box:
@@ -152,8 +135,6 @@ def content_box(grey: Grey) -> Box:
     top, height = _content(grey)
     left, width = _content(grey[top : top + height].T)
     rows, columns = grey.shape
-    if height == rows and width == columns:
-        return WHOLE
     return left / columns, top / rows, width / columns, height / rows
 
 
@@ -204,17 +185,16 @@ def _as_boxes(edges: Floats) -> Floats:
 
 def _sampled(pictures: Grey, boxes: Floats) -> Floats:
     """Return samples (n, 32, 32) of boxes of pictures, each between its four next pixels."""
-    places = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
-    across = np.clip(SIDE * (boxes[:, :1] + boxes[:, 2:3] * places) - 0.5, 0, SIDE - 1.001)
-    down = np.clip(SIDE * (boxes[:, 1:2] + boxes[:, 3:] * places) - 0.5, 0, SIDE - 1.001)
-    column, row = across.astype(int), down.astype(int)
-    right, below = (across - column)[:, None].astype(np.float32), (down - row)[:, :, None].astype(np.float32)
-    number = np.arange(len(pictures))[:, None, None]
-    row, column = row[:, :, None], column[:, None]
-    upper = pictures[number, row, column] * (1 - right) + pictures[number, row, column + 1] * right
-    lower = pictures[number, row + 1, column] * (1 - right) + pictures[number, row + 1, column + 1] * right
-    samples: Floats = upper * (1 - below) + lower * below
+    down, across = (_bilinear(boxes[:, [axis]], boxes[:, [axis + 2]]) for axis in (1, 0))
+    samples: Floats = down @ pictures.astype(np.float32) @ across.transpose(0, 2, 1)
     return samples
+
+
+def _bilinear(starts: Floats, lengths: Floats) -> Floats:
+    """Return the weights (n, 32, SIDE) of the pixels of a side in each sample of stretches (n, 1) of it."""
+    places = np.clip(SIDE * (starts + lengths * _MIDDLES) - 0.5, 0, SIDE - 1).astype(np.float32)
+    weights: Floats = np.maximum(0, 1 - np.abs(np.arange(SIDE, dtype=np.float32) - places[..., None]))
+    return weights
 
 
 def _normalized(patches: Floats) -> Floats:
@@ -242,7 +222,7 @@ def _details(patches: Floats) -> Floats:
 def _step(patch: Floats, target: Floats, boxes: Floats) -> Floats:
     """Return by how much to move the edges (n, 4) of boxes, so that patches come nearer to their targets."""
     down, across = np.gradient(patch, axis=(1, 2))
-    share = ((np.arange(_SAMPLES) + 0.5) / _SAMPLES).astype(np.float32)
+    share = _MIDDLES
     # in samples per share of the side
     across = across * (_SAMPLES / boxes[:, 2])[:, None, None].astype(np.float32)
     down = down * (_SAMPLES / boxes[:, 3])[:, None, None].astype(np.float32)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from html import escape
-from typing import Any
+from typing import Any, Self
 
 from centerhash.codes import Codes
 from centerhash.core.errors import ImageError
 from centerhash.core.rendering import Listed, to_frame
+from centerhash.index import Result
 from centerhash.model.base import Explained
 from centerhash.photos.thumbnails import thumbnail
 
@@ -22,26 +23,30 @@ _MAX_THUMBNAILS, _SIDE = 50, 128
 
 
 @dataclass(frozen=True)
-class PhotoResult:
-    """Describe one photo; `path` is its first file, or None if all its files are gone, and `paths` are all of them.
+class PhotoResult(Result):
+    """Describe one photo, as `Result` does, and its files: `paths` are those that are there, `path` is the first one.
 
-    `distance` and `general` compare the semantic and the general codes; `general` is None without a general code of
-    the query. `probability` and `share` are those of the labels of the query, otherwise of the photo's own labels.
     `taken` is by the clock of the camera, otherwise when the file was modified.
     """
 
-    id: str
-    key: int
-    distance: int
-    labels: tuple[str, ...]
-    path: str | None
-    general: int | None = None
-    probability: Mapping[str, float] | None = None
-    share: Mapping[str, float] | None = None
     paths: tuple[str, ...] = ()
+    path: str | None = None
     taken: datetime | None = None
     width: int | None = None
     height: int | None = None
+
+    @classmethod
+    def of(cls, row: Result, paths: Sequence[str]) -> Self:
+        """Return a result of the index as a photo with these files."""
+        taken, width, height = (row.attributes.get(name) for name in ("taken", "width", "height"))
+        return cls(
+            **vars(row),
+            paths=tuple(paths),
+            path=paths[0] if paths else None,
+            taken=None if taken is None else _EPOCH + timedelta(seconds=float(taken)),
+            width=None if width is None else int(width),
+            height=None if height is None else int(height),
+        )
 
     @property
     def name(self) -> str | None:
@@ -49,10 +54,10 @@ class PhotoResult:
         return None if self.path is None else os.path.basename(self.path)  # noqa: PTH119 - called for many photos
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its fields but the key, for JSON."""
-        values = {**vars(self), "labels": list(self.labels), "paths": list(self.paths), "name": self.name}
-        del values["key"]
-        return {**values, "taken": None if self.taken is None else self.taken.isoformat()}
+        """Return its facts, for JSON."""
+        taken = None if self.taken is None else self.taken.isoformat()
+        values = {**super().to_dict(), "paths": list(self.paths), "name": self.name, "taken": taken}
+        return {name: value for name, value in values.items() if name not in ("key", "attributes")}
 
 
 class PhotoResults(Listed[PhotoResult]):
@@ -77,9 +82,10 @@ class PhotoResults(Listed[PhotoResult]):
         }
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row per result and the fields of `PhotoResult`."""
-        return to_frame([asdict(row) for row in self]).reindex(
-            columns=[field.name for field in fields(PhotoResult)]
+        """Return a DataFrame with a row per result."""
+        columns = PhotoResult("", 0, 0).to_dict()
+        return to_frame([{**row.to_dict(), "taken": row.taken} for row in self]).reindex(
+            columns=list(columns)
         )
 
     def __repr__(self) -> str:
@@ -110,8 +116,3 @@ def _figure(row: PhotoResult) -> str:
         f'style="margin:0;width:{_SIDE}px;font-size:11px;overflow-wrap:anywhere">'
         f"{picture}<figcaption>{caption}</figcaption></figure>"
     )
-
-
-def date_taken(seconds: float | None) -> datetime | None:
-    """Return the date and time that the clock of a camera showed, without a time zone."""
-    return None if seconds is None else _EPOCH + timedelta(seconds=seconds)

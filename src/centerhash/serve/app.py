@@ -52,7 +52,6 @@ def create_app(
     `adding` returns how many images are still to be added to the index, if some are. Without arguments, the index of
     the folder CENTERHASH_INDEX is opened read-only, and the settings come from the environment.
     """
-    closed_here = served is None
     if served is None:
         settings = settings or Settings.from_environment()
         served = _index_of_environment(settings)
@@ -63,8 +62,6 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(collection.close)
-        if closed_here:
-            collection.index.close()
 
     app = FastAPI(
         title="centerhash",
@@ -121,13 +118,14 @@ def _add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(CenterhashError)
     async def failed(request: Request, error: CenterhashError) -> Response:
-        match error:
-            case Busy():
-                return error_response(503, str(error), {"retry-after": "1"})
-            case UnknownId():
-                return error_response(404, str(error))
-            case InputError() if isinstance(error, ImageError) or not isinstance(error, DataError):
-                return error_response(400, str(error))
+        if isinstance(error, Busy):
+            return error_response(503, str(error), {"retry-after": "1"})
+        if isinstance(error, UnknownId):
+            return error_response(404, str(error))
+        if isinstance(error, ImageError) or (
+            isinstance(error, InputError) and not isinstance(error, DataError)
+        ):
+            return error_response(400, str(error))
         # Its text may contain a path of this machine.
         log.error("%s %s failed: %s", request.method, request.url.path, error)
         return error_response(500, "the server failed to process this request; its log contains the reason.")

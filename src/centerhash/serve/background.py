@@ -9,14 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from centerhash.core.errors import CenterhashError, DataError, InputError
+from centerhash.core.errors import CenterhashError
 from centerhash.core.progress import Progress, silent
 from centerhash.photos import Added, Duplicates, PhotoIndex
 
 log = logging.getLogger("centerhash.serve")
 
-# Images that can be searched together: few, so that the first are there soon.
-_BATCH = 64
+_BATCH = 64  # few, so that the first images can be searched soon
 
 
 class _Stopped(Exception):
@@ -37,8 +36,7 @@ class Syncing:
         progress: Progress = silent,
     ) -> None:
         self._photos, self._folders, self._ended, self._progress = photos, folders, ended, progress
-        # Until the files have been listed, all that is known is that there may be some.
-        self.left = 1
+        self.left = 1  # until the files have been listed
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="adding", daemon=True)
 
@@ -77,8 +75,7 @@ class DuplicateSearch:
         self._work: Future[Duplicates] | None = None
         self._version: Hashable = None
         self._stop = False
-        # Steps that are done, and all of them.
-        self.progress = (0, 0)
+        self.progress = (0, 0)  # steps that are done, and all of them
 
     def result(self) -> Duplicates | None:
         """Return the duplicates of the index as it is now; None while the search, which this starts, is running."""
@@ -91,16 +88,8 @@ class DuplicateSearch:
                 return None
             work = self._work
             if work.exception() is not None:
-                # The next search may succeed.
-                self._work = None
-        try:
-            return work.result()
-        except DataError as error:
-            # Its text may name files of this machine.
-            log.warning("no duplicates: %s", error)
-            raise InputError(
-                "this index cannot be searched for duplicates: it needs at least two images."
-            ) from None
+                self._work = None  # the next search may succeed
+        return work.result()
 
     def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         if self._stop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 from collections import Counter
@@ -12,16 +11,15 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from centerhash.core.errors import CenterhashError, ImageError, InputError
 from centerhash.core.rendering import shown_text
-from centerhash.data.images import load_image, read_header
+from centerhash.data.images import read_header
 from centerhash.index import Index
 from centerhash.index.items import Item
-from centerhash.index.results import Result, as_result
-from centerhash.photos import PhotoIndex, PhotoResult, words
+from centerhash.index.results import as_result
+from centerhash.photos import PhotoIndex, words
 from centerhash.photos.duplicates import Group
+from centerhash.photos.thumbnails import thumbnail
 from centerhash.serve import schemas
 from centerhash.serve.background import DuplicateSearch
 from centerhash.serve.limits import Lane
@@ -29,12 +27,9 @@ from centerhash.serve.settings import Settings
 
 log = logging.getLogger("centerhash.serve")
 
-# Pixels of a thumbnail's longer side: sharp in a grid cell on a phone with two dots per pixel.
-SIDE = 360
-# Pixels of a preview's longer side.
-LARGE = 2048
-# Cached thumbnails, of some 20 kB each.
-MAX_THUMBNAILS = 4096
+SIDE = 360  # pixels of a thumbnail's longer side: sharp on a phone with two dots per pixel
+LARGE = 2048  # pixels of a preview's longer side
+MAX_THUMBNAILS = 4096  # in memory, some 20 kB each
 # Uploads are decoded in this process, so only formats whose decoders are widely used and attacked are accepted.
 UPLOADED = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/heif")
 
@@ -50,14 +45,12 @@ class Collection:
         self.photos = served if isinstance(served, PhotoIndex) else None
         self.index = served.index if isinstance(served, PhotoIndex) else served
         self.duplicate_search = None if self.photos is None else DuplicateSearch(self.photos)
-        self._thumbnail = lru_cache(MAX_THUMBNAILS)(lambda id: make_thumbnail(self.original(id)[0], SIDE))
+        self._thumbnail = lru_cache(MAX_THUMBNAILS)(partial(self._made, side=SIDE))
         # Decoding and the network are slow, codes quick; a page requests dozens of thumbnails at once.
         self.images = Lane("images", settings.workers, settings.queue)
         self.codes = Lane("codes", settings.workers, settings.queue)
         self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
-        self._folders = lru_cache(1)(
-            lambda version: folder_names(() if self.photos is None else self.photos.folders())
-        )
+        self._folders = lru_cache(1)(self._name_folders)
 
     def close(self) -> None:
         """Finish all that has been begun."""
@@ -82,7 +75,7 @@ class Collection:
             check_format(image)
         if id is not None:
             self._check(id)
-        only, is_empty = self._filters(query)
+        only = self._filters(query)
         if self.photos is not None:
             results: Any = self.photos.search(image, id=id, labels=labels, rotations=rotations, **only)
         elif image is not None:
@@ -91,48 +84,45 @@ class Collection:
             results = self.index.search(id=id, labels=labels, **only)
         answer = {
             "labels": [vars(row) for row in results.labels],
-            "results": [] if is_empty else self._described(list(filter(is_there, results))),
+            "results": self._described(filter(is_there, results)),
             "bits": self.index.bits,
             "size": results.size,
         }
         return schemas.SearchAnswer.model_validate(answer)
 
-    def _filters(self, query: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-        """Return the filters with the path of the folder, and whether there is no folder of that name."""
+    def _filters(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the filters, with the path of the folder in place of its name."""
         only = {name: value for name, value in query.items() if value is not None}
         if self.photos is None:
             if unknown := only.keys() & {"under", "after", "before"}:
                 raise InputError(f"this index holds codes and no photos: it has no filter '{min(unknown)}'.")
-            return only, False
-        folder = only.pop("under", None)
-        paths = {name: path for path, name in self.folders().items()}
-        if folder is not None and folder in paths:
-            only["under"] = paths[folder]
-        return only, folder is not None and folder not in paths
+        elif "under" in only:
+            paths = {name: path for path, name in self.folders().items()}
+            only["under"] = paths.get(only["under"], os.devnull)  # no photo is below that
+        return only
 
     def read(self, text: str) -> schemas.TypedAnswer:
         """Read what a person typed as labels and unknown words."""
-        read = (
-            partial(words.read_text, labels=self.index.classes) if self.photos is None else self.photos.read
-        )
-        query = read(text)
+        query = words.read_text(text, [*dict.fromkeys((*self.index.classes, *self.index.labels()))])
         unknown = {word: list(near) for word, near in query.unknown}
         return schemas.TypedAnswer(labels=query.weights, without=list(query.without), unknown=unknown)
 
-    def _described(self, rows: Sequence[Result | PhotoResult | Item]) -> list[dict[str, Any]]:
+    def _described(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Return results with the facts of their files, without the folders of this machine."""
         results = [as_result(row, row.code, None, None) if isinstance(row, Item) else row for row in rows]
         return [{**row.to_dict(), **self._file_facts(getattr(row, "paths", ()))} for row in results]
 
     def _file_facts(self, paths: Sequence[str]) -> dict[str, Any]:
+        """Return the name and folder of the first file, and the folders and names of all."""
         names = self.folders() if paths else {}
-        shown = [
-            f"{names.get(str(Path(path).parent), '')}/{shown_text(Path(path).name)}".lstrip("/")
-            for path in paths
-        ]
-        path = shown_text(Path(paths[0]).name) if paths else None
-        folder = names.get(str(Path(paths[0]).parent)) if paths else None
-        return {"path": path, "folder": folder, "paths": shown}
+        folders = [names.get(os.path.dirname(path), "") for path in paths]  # noqa: PTH120 - called for many files
+        files = [shown_text(os.path.basename(path)) for path in paths]  # noqa: PTH119
+        shown = [f"{folder}/{file}".lstrip("/") for folder, file in zip(folders, files, strict=True)]
+        return {
+            "path": files[0] if files else None,
+            "folder": folders[0] if folders else None,
+            "paths": shown,
+        }
 
     # --- the collection
 
@@ -140,29 +130,25 @@ class Collection:
         """Return the names of the folders by path; named anew when the index has changed."""
         return self._folders(self.index.version)
 
+    def _name_folders(self, version: int) -> dict[str, str]:
+        return {} if self.photos is None else folder_names(self.photos.count().folders)
+
     def items(self, offset: int, limit: int, **query: Any) -> schemas.ItemsAnswer:
         """Return a page of the items, the newest first."""
-        only, is_empty = self._filters(query)
-        listed = ([], 0) if is_empty else (self.photos or self.index).list(offset, limit, **only)
-        rows: list[Any] = [row for row in listed[0] if is_there(row)]
-        answer = {"items": self._described(rows), "total": listed[1], "size": len(self.index)}
+        listed, total = (self.photos or self.index).list(offset, limit, **self._filters(query))
+        answer = {"items": self._described(filter(is_there, listed)), "total": total, "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
 
     def item(self, id: str) -> schemas.Item:
         """Return one item."""
         self._check(id)
-        row: Any = self.photos.get(id) if self.photos is not None else self.index.get(id)
-        return schemas.Item.model_validate(self._described([row])[0])
+        return schemas.Item.model_validate(self._described([(self.photos or self.index).get(id)])[0])
 
     def counts(self, **query: Any) -> schemas.CountsAnswer:
         """Count the items that a further filter by each label or folder would leave."""
-        only, is_empty = self._filters(query)
-        if is_empty:
-            return schemas.CountsAnswer(labels={}, folders={})
-        if self.photos is None:
-            return schemas.CountsAnswer(labels=self.index.count(**only).labels, folders={})
-        counts, names, folders = self.photos.count(**only), self.folders(), Counter[str]()
-        for folder, count in counts.folders.items():
+        counts = (self.photos or self.index).count(**self._filters(query))
+        names, folders = self.folders(), Counter[str]()
+        for folder, count in getattr(counts, "folders", {}).items():
             for parent in (Path(folder), *Path(folder).parents):
                 if str(parent) in names:
                     folders[names[str(parent)]] += count
@@ -191,11 +177,8 @@ class Collection:
             done, total = self.duplicate_search.progress
             return schemas.DuplicatesAnswer(done=done, total=total)
         groups = [{"kind": group.kind, "items": self._duplicate_items(group)} for group in result]
-        answer = {
-            "groups": [group for group in groups if len(group["items"]) > 1],
-            "images": result.compared,
-        }
-        return schemas.DuplicatesAnswer.model_validate(answer)
+        shown = [group for group in groups if len(group["items"]) > 1]
+        return schemas.DuplicatesAnswer.model_validate({"groups": shown, "images": result.compared})
 
     def _duplicate_items(self, group: Group) -> list[dict[str, Any]]:
         """Return the facts of the files of a group, except those that have vanished meanwhile."""
@@ -218,7 +201,12 @@ class Collection:
 
     def preview(self, id: str) -> bytes:
         """Return a large WebP of an item, for formats that browsers do not show."""
-        return make_thumbnail(self.original(id)[0], LARGE)
+        return self._made(id, LARGE)
+
+    def _made(self, id: str, side: int) -> bytes:
+        path, _ = self.original(id)
+        with _readable(id):
+            return thumbnail(path, side, "WEBP")
 
     def original(self, id: str) -> tuple[Path, str]:
         """Return the image file of an item and its media type; UnknownId if it is gone, or is no image any more."""
@@ -262,21 +250,6 @@ def folder_names(folders: Iterable[str]) -> dict[str, str]:
     /home/me/photos/2023 and /home/me/photos/2024 become photos/2023 and photos/2024, below photos.
     """
     paths = set(map(Path, folders))
-    is_split = len({path.drive for path in paths}) > 1
-    top = Path(os.path.commonpath(paths)) if paths and not is_split else Path()
-    every = {
-        above for path in paths for above in (path, *path.parents) if above.is_relative_to(top) or is_split
-    }
-    return {
-        str(path): (path if is_split else path.relative_to(top.parent)).as_posix() for path in sorted(every)
-    }
-
-
-def make_thumbnail(path: Path, side: int) -> bytes:
-    """Decode, shrink and encode one image as WebP; UnknownId if it cannot be read."""
-    with _readable(path.name):
-        image = load_image(path, at_least=side)
-        image.thumbnail((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
-        stream = io.BytesIO()
-        image.save(stream, "WEBP", quality=80, method=2)
-    return stream.getvalue()
+    top = Path(os.path.commonpath(paths)) if paths else Path()
+    every = {above for path in paths for above in (path, *path.parents) if above.is_relative_to(top)}
+    return {str(path): path.relative_to(top.parent).as_posix() for path in sorted(every)}

@@ -61,15 +61,11 @@ class Lane:
             if self._count >= self._most:
                 raise Busy(_BUSY)
             self._count += 1
-        try:
-            future = self._pool.submit(work)
-        except RuntimeError:
-            self._leave()
-            raise Busy("the server is stopping.") from None
+        future = self._pool.submit(work)
         future.add_done_callback(self._leave)
         return await asyncio.wrap_future(future)
 
-    def _leave(self, _future: Future[Any] | None = None) -> None:
+    def _leave(self, _future: Future[Any]) -> None:
         with self._lock:
             self._count -= 1
 

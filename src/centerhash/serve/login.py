@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping
 
 from fastapi import FastAPI, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.security.utils import get_authorization_scheme_param
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -117,14 +117,10 @@ class PasswordGate:
         await app(scope, receive, send)
 
     async def _may_pass(self, scope: Scope) -> bool:
-        if HTTPConnection(scope).session.get("viewer"):
+        connection = HTTPConnection(scope)
+        if connection.session.get("viewer"):
             return True
-        password = _bearer(HTTPConnection(scope).headers)
-        return password is not None and await self._guesses.is_right(password)
-
-
-def _bearer(headers: Mapping[str, str]) -> bytes | None:
-    """Return the password in an `Authorization` header, None without."""
-    scheme, _, value = headers.get("authorization", "").strip().partition(" ")
-    # Latin-1 is how headers are decoded: this gives back the bytes that were sent.
-    return value.strip().encode("latin-1") if scheme.lower() == "bearer" and value.strip() else None
+        scheme, value = get_authorization_scheme_param(connection.headers.get("authorization"))
+        # Latin-1 is how headers are decoded: this gives back the bytes that were sent.
+        password = value.strip().encode("latin-1")
+        return scheme.lower() == "bearer" and password != b"" and await self._guesses.is_right(password)

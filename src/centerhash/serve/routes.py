@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI, Query, Response, UploadFile
+from fastapi import FastAPI, Query, Response, UploadFile
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -63,14 +63,8 @@ def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def add_routes(app: FastAPI, collection: Collection) -> None:
     """Add all routes. No path comes from a request, only an id or the name of a folder."""
-    for router in (_searches(collection), _listings(collection), _images(collection)):
-        app.include_router(router)
 
-
-def _searches(collection: Collection) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/search", responses=_failures(400, 413, 422))
+    @app.post("/search", responses=_failures(400, 413, 422))
     async def search_by_upload(
         image: UploadFile, query: Annotated[_SearchUpload, Query()]
     ) -> schemas.SearchAnswer:
@@ -81,7 +75,7 @@ def _searches(collection: Collection) -> APIRouter:
         data = await image.read()
         return await collection.images.run(partial(collection.search, data, **dict(query)))
 
-    @router.get("/search", responses=_failures(400, 404, 422))
+    @app.get("/search", responses=_failures(400, 404, 422))
     async def search(query: Annotated[_SearchBy, Query()]) -> schemas.SearchAnswer:
         """Search by the id of an item, or by a mixture of labels; one of the two.
 
@@ -92,7 +86,7 @@ def _searches(collection: Collection) -> APIRouter:
             raise HTTPException(400, message)
         return await collection.codes.run(partial(collection.search, **dict(query)))
 
-    @router.get("/typed", responses=_failures(400))
+    @app.get("/typed", responses=_failures(400))
     async def typed(
         text: Annotated[str, Query(description="a dog on a couch without people")],
     ) -> schemas.TypedAnswer:
@@ -102,13 +96,7 @@ def _searches(collection: Collection) -> APIRouter:
         """
         return await collection.codes.run(partial(collection.read, text))
 
-    return router
-
-
-def _listings(collection: Collection) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/items", responses=_failures(400, 422))
+    @app.get("/items", responses=_failures(400, 422))
     async def items(query: Annotated[_Page, Query()]) -> schemas.ItemsAnswer:
         """The items of the index; images in the order in which they were taken, the last first.
 
@@ -116,7 +104,7 @@ def _listings(collection: Collection) -> APIRouter:
         """
         return await collection.codes.run(partial(collection.items, **dict(query)))
 
-    @router.get("/counts", responses=_failures(400))
+    @app.get("/counts", responses=_failures(400))
     async def counts(query: Annotated[_Filters, Query()]) -> schemas.CountsAnswer:
         """How many of the items that pass the filters a further filter by each label or folder would leave.
 
@@ -124,40 +112,34 @@ def _listings(collection: Collection) -> APIRouter:
         """
         return await collection.codes.run(partial(collection.counts, **dict(query)))
 
-    @router.get("/items/{id:path}", responses=_failures(404))
+    @app.get("/items/{id:path}", responses=_failures(404))
     async def item(id: str) -> schemas.Item:
         """One item."""
         return await collection.codes.run(partial(collection.item, id))
 
-    @router.get("/duplicates", responses=_failures(400))
+    @app.get("/duplicates", responses=_failures(400))
     async def duplicates() -> schemas.DuplicatesAnswer:
         """Groups of images that are the same photo or look alike; the first request starts the search for them."""
         return await collection.codes.run(collection.duplicates)
 
-    @router.get("/labels", responses=_failures())
+    @app.get("/labels", responses=_failures())
     async def labels() -> schemas.LabelsAnswer:
         """All labels, with the number of items that carry each."""
         return await collection.codes.run(collection.labels)
 
-    return router
-
-
-def _images(collection: Collection) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
+    @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(id: str) -> Response:
         """A small WebP of an indexed image."""
         data = await collection.small.run(partial(collection.thumbnail, id))
         return Response(data, media_type="image/webp", headers={"cache-control": _KEEP})
 
-    @router.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
+    @app.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
     async def preview(id: str) -> Response:
         """A large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
         data = await collection.small.run(partial(collection.preview, id))
         return Response(data, media_type="image/webp", headers={"cache-control": _KEEP})
 
-    @router.get("/images/{id:path}", response_class=Response, responses=_failures(404))
+    @app.get("/images/{id:path}", response_class=Response, responses=_failures(404))
     async def image(
         id: str, download: Annotated[bool, Query(description="to be saved rather than shown")] = False
     ) -> Response:
@@ -170,5 +152,3 @@ def _images(collection: Collection) -> APIRouter:
             content_disposition_type="attachment" if download else "inline",
             headers={"cache-control": _KEEP},
         )
-
-    return router

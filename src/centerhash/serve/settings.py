@@ -20,7 +20,6 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options, read_options
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-MEGABYTE = 1_000_000
 _PREFIX = "CENTERHASH_"
 
 
@@ -42,7 +41,7 @@ class Settings(Options):
     @property
     def max_body(self) -> int:
         """Largest body of a request in bytes: the image, and a little for the form around it."""
-        return int(self.max_upload_mb * MEGABYTE) + 16_384
+        return int(self.max_upload_mb * 1e6) + 16_384
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
@@ -88,17 +87,12 @@ def read_password(file: Path) -> str:
     return password
 
 
-def is_local(host: str) -> bool:
-    """Return whether only programs of this machine can reach a server that listens on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def check_public(settings: Settings, host: str) -> None:
     """Raise ConfigError for a server without a password that other machines can reach."""
-    if settings.password is None and not is_local(host):
+    is_local = host.lower() == "localhost"
+    with suppress(ValueError):
+        is_local = ipaddress.ip_address(host).is_loopback
+    if settings.password is None and not is_local:
         raise ConfigError(
             f"a server on {host} can be reached by other machines, so it needs a password: set CENTERHASH_PASSWORD or "
             "`password_file=`, or listen on 127.0.0.1."
@@ -124,9 +118,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def address_of(host: str, port: int) -> str:
     """Return the URL of a server on `host`; of one on all addresses, that of the default route."""
-    if host == "0.0.0.0":
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-            # A datagram socket sends nothing when it is connected.
-            probe.connect(("203.0.113.1", 9))
-            host = probe.getsockname()[0]
+    with suppress(ValueError, OSError):
+        if ipaddress.IPv4Address(host).is_unspecified:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                # A datagram socket sends nothing when it is connected.
+                probe.connect(("203.0.113.1", 9))
+                host = probe.getsockname()[0]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
