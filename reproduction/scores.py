@@ -83,12 +83,11 @@ def _table(summary: Summary, name: str) -> Markup:
     groups = [(f"ours, {title}", count) for title in MAPS.values()]
     groups += [(Markup("<i>printed</i>, {}").format(title), count) for title in DATA.values()]
     heads = ["", *[f"{bits} bits" for bits in summary.bits] * len(groups)]
+    ours = [score_cells(summary, metric, Markup("<b>{}</b>")) for metric in MAPS]
     lines = []
-    for line in summary.lines:
-        ours = [cell for metric in MAPS for cell in score_cells(summary, line, metric, Markup("<b>{}</b>"))]
-        theirs = [common.printed_map(name, data, line.method, bits) for data in DATA for bits in summary.bits]
-        lines.append(
-            [line.title, *ours, *("" if value is None else italic(f"{value:.3f}") for value in theirs)]
-        )
+    for line, title in summary.lines.items():
+        theirs = [common.printed_map(name, data, line[0], bits) for data in DATA for bits in summary.bits]
+        shown = ("" if value is None else italic(f"{value:.3f}") for value in theirs)
+        lines.append([title, *(cell for cells in ours for cell in cells[line]), *shown])
     random = [f"{summary.random(metric):.3f}" for metric in MAPS for _ in summary.bits]
     return table(heads, [*lines, ["random ranking", *random, *[""] * (len(DATA) * count)]], groups)

@@ -16,17 +16,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from markupsafe import Markup
-from numpy.typing import NDArray
 
+from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.core.rendering import templates_of
 from centerhash.encoding.code_files import DATABASE
+from centerhash.evaluation import Evaluation
 from centerhash.experiments.plots import (
     DEPTHS,
     RANKS,
@@ -39,8 +40,8 @@ from centerhash.experiments.plots import (
 from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded, run_tasks, unfinished
 from centerhash.experiments.tables import (
     FORMS,
+    LINE,
     MAPS,
-    Line,
     Summary,
     csv_text,
     latex,
@@ -53,8 +54,11 @@ from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import Head
 from centerhash.training.finish import code_rotation, rotation_sample
-from centerhash.training.results import write_code_files
+from centerhash.training.results import logits_in_chunks, write_code_files
 from centerhash.training.run_folder import drop_checkpoints
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RUNS = "runs"  # below the folder of a comparison, if models and codes are kept
 
@@ -131,9 +135,7 @@ def train_and_evaluate(
         "threads": torch.get_num_threads(),
     }
     if both_forms and get_method(model.spec.method).family != "shallow":
-        rotation = other_rotation(setup, model)
-        others = (setup.encode_rotated(model, rows, rotation)[1] for rows in (splits.query, splits.database))
-        other = setup.evaluate(model.bits, *others)
+        other = rotated_result(setup, model)
         both = (other, result) if model.spec.head.rotate else (result, other)
         for form, scores in zip(FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
@@ -150,12 +152,20 @@ def train_and_evaluate(
     return row
 
 
-def other_rotation(setup: EvaluationSetup, model: HashModel) -> NDArray[np.float64]:
-    """The rotation (K, K) from a model's logits to the other form: as trained, or rotated."""
+def rotated_result(setup: EvaluationSetup, model: HashModel) -> Evaluation:
+    """Evaluate the other form of a deep model's logits: as trained if it rotates them, else rotated."""
+    splits = setup.dataset.splits
     if isinstance(model.network, Head) and model.network.rotation is not None:
-        return model.network.rotation.matrix.double().numpy().T
-    rows = setup.dataset.splits.train
-    return code_rotation(model.logits(setup.features[rows[rotation_sample(rows)]]))
+        rotation = model.network.rotation.matrix.double().numpy().T
+    else:
+        rotation = code_rotation(model.logits(setup.features[splits.train[rotation_sample(splits.train)]]))
+    query, database = (
+        np.concatenate(
+            [pack(binarize(logits @ rotation)) for _, logits in logits_in_chunks(model, setup.features, rows)]
+        )
+        for rows in (splits.query, splits.database)
+    )
+    return setup.evaluate(model.bits, query, database)
 
 
 def read_results(folder: str | Path) -> list[Row]:
@@ -179,54 +189,49 @@ def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence
 
 def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
     """The page as HTML text."""
-    first = summary.first
-    facts = [f"{name} {version}" for name, version in first.get("versions", {}).items()]
+    facts = [f"{name} {version}" for name, version in summary.first.get("versions", {}).items()]
+    # The last run of a line has the most bits.
+    configs = {
+        line: next(reversed(rows.tolist()))["config"]
+        for line, rows in summary.runs.groupby(LINE, sort=False)["row"]
+    }
+    settings = {
+        line: json.dumps({key: value for key, value in config.items() if key not in ("method", "seed")})
+        for line, config in configs.items()
+    }
     page = templates_of("centerhash.experiments").get_template("compare.html")
     return page.render(
-        title=f"centerhash: comparison on {first['data']}",
+        title=f"centerhash: comparison on {summary.first['data']}",
         summary=summary,
         tables=[
             (title, ["", *heads], rows) for title, (_, *heads), rows in tables(summary, Markup("<b>{}</b>"))
         ],
-        plots=_plots(summary),
-        options=[(line.title, _options_text(line)) for line in summary.lines],
+        plots=[(title, svg_text(figure)) for title, figure in _plots(summary).items()],
+        options=[(title, settings[line]) for line, title in summary.lines.items()],
         failures=[failure_text(row) for row in failures],
         facts=[*facts, "raw results: results.jsonl"],
     )
 
 
-def _options_text(line: Line) -> str:
-    """The settings of a line with the most bits."""
-    config = line.scores[max(line.scores)].rows[0]["config"]
-    return json.dumps({key: value for key, value in config.items() if key not in ("method", "seed")})
-
-
-def _plots(summary: Summary) -> list[tuple[str, Markup]]:
-    """Title and figure of each plot."""
-    scores = [(line, bits, score) for line in summary.lines for bits, score in line.scores.items()]
+def _plots(summary: Summary) -> dict[str, Figure]:
+    """The figures by title: mAP, one point per Hamming radius, and precision by rank."""
+    lines = summary.lines
     recall: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
     precision: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
-    for line, bits, score in scores:
-        evaluations = [row["evaluation"] for row in score.rows]
-        recall[f"{bits} bits"].append(Series(line.title, line.method, *recall_points(evaluations)))
-        precision[f"{bits} bits"].append(Series(line.title, line.method, *precision_points(evaluations)))
-    means = {
-        f"mAP@{summary.depth:,}, {name}": [_means(line, metric) for line in summary.lines]
-        for metric, name in MAPS.items()
-    }
+    for (method, variant, bits), rows in summary.runs.groupby([*LINE, "bits"], sort=False)["row"]:
+        title, evaluations = lines[method, variant], [row["evaluation"] for row in rows]
+        recall[f"{bits} bits"].append(Series(title, method, *recall_points(evaluations)))
+        precision[f"{bits} bits"].append(Series(title, method, *precision_points(evaluations)))
+    means: dict[str, list[Series]] = {}
+    for metric, name in MAPS.items():
+        scores = summary.runs.groupby([*LINE, "bits"])[metric].agg(["mean", "std"]).fillna(0.0)
+        means[f"mAP@{summary.depth:,}, {name}"] = [
+            Series(title, line[0], *scores.loc[line].reset_index().to_numpy().T.tolist())
+            for line, title in lines.items()
+        ]
     random = [summary.random(metric) for metric in MAPS]
-    return [
-        (
-            "mAP against bits",
-            svg_text(line_plot(means, "bits", "mean average precision", summary.bits, random)),
-        ),
-        ("Precision and recall by Hamming radius", svg_text(line_plot(recall, "recall", "precision"))),
-        ("Precision at the first ranks", svg_text(line_plot(precision, "n", "precision@n", RANKS))),
-    ]
-
-
-def _means(line: Line, metric: str) -> Series:
-    """Mean and deviation of a metric by bits."""
-    means = [score.mean(metric) or 0.0 for score in line.scores.values()]
-    spread = [score.deviation(metric) or 0.0 for score in line.scores.values()]
-    return Series(line.title, line.method, list(line.scores), means, spread)
+    return {
+        "mAP against bits": line_plot(means, "bits", "mean average precision", summary.bits, random),
+        "Precision and recall by Hamming radius": line_plot(recall, "recall", "precision"),
+        "Precision at the first ranks": line_plot(precision, "n", "precision@n", RANKS),
+    }

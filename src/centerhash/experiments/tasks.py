@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, binarize, pack
+from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 from centerhash.core.options import joined, read_options
@@ -30,7 +30,7 @@ from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.pipeline import Fit, fit_in_folder, fit_model
-from centerhash.training.results import logits_in_chunks, packed_codes
+from centerhash.training.results import packed_codes
 from centerhash.training.run_folder import EpochRow, fingerprint, open_run
 
 # one stored result, ready for json
@@ -182,17 +182,6 @@ class EvaluationSetup:
         """Pack the codes of some images, with only a few thousand rows of features in memory at a time."""
         return packed_codes(model, self.features, [rows])[0]
 
-    def encode_rotated(
-        self, model: HashModel, rows: NDArray[np.int64], rotation: NDArray[np.float64]
-    ) -> tuple[Packed, Packed]:
-        """Pack the codes of some images twice: as the model gives them, and from logits rotated by (K, K)."""
-        pairs = (
-            (pack(binarize(logits)), pack(binarize(logits @ rotation)))
-            for _, logits in logits_in_chunks(model, self.features, rows)
-        )
-        plain, rotated = zip(*pairs, strict=True)
-        return np.concatenate(plain), np.concatenate(rotated)
-
     def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
         """Evaluate the codes of the queries against those of the database."""
         splits, labels = self.dataset.splits, self.dataset.labels
@@ -247,7 +236,12 @@ class Source:
             share = len(held_out.splits.database) / len(dataset.splits.database)
             depth = max(1, round(self.k * share))
             dataset = used_images(held_out) if dataset.kind == "images" else held_out
-        context = self.context(progress)
+        context = RunContext(
+            ProcessGroup(self.device),
+            cache=self.cache or default_cache(),
+            skip_broken=self.skip_broken,
+            progress=progress,
+        )
         if frozen:
             features, splits = dataset_features(dataset, self.backbone, context)
         else:
@@ -255,19 +249,6 @@ class Source:
         return EvaluationSetup(
             dataset.with_splits(splits), features, depth, self.validation, context, self.backbone
         )
-
-    def context(self, progress: Progress = silent) -> RunContext:
-        """How images are read and features computed."""
-        return RunContext(
-            ProcessGroup(self.device),
-            cache=self.cache or default_cache(),
-            skip_broken=self.skip_broken,
-            progress=progress,
-        )
-
-    def features(self, dataset: Dataset, progress: Progress = silent) -> tuple[NDArray[Any], Splits]:
-        """Compute features (N, D) of this or another dataset, and its splits without broken images."""
-        return dataset_features(dataset, self.backbone, self.context(progress))
 
 
 def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
