@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import suppress
 from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -76,18 +76,16 @@ def run_tasks(
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)
-    waiting = unfinished(tasks, rows, is_complete)
-    _forget_failures(folder, tasks)
-    done, running = len(tasks) - len(waiting), list[Task]()
+    waiting, running = unfinished(tasks, rows, is_complete), list[Task]()
+    tried = {task.key for task in tasks}
+    _write_rows(folder / FAILURES, [row for row in read_failures(folder) if row_key(row) not in tried])
+    done = len(tasks) - len(waiting)
 
-    def show() -> None:
+    def started(*more: Task) -> None:
+        running.extend(more)
         progress(stage, done, len(tasks), ", ".join(task.name for task in running))
 
-    def started(task: Task) -> None:
-        running.append(task)
-        show()
-
-    show()
+    started()
     jobs = min(jobs, len(waiting))
     if jobs > 1:
         results = _run_in_processes(source, waiting, work, jobs, started)
@@ -96,10 +94,10 @@ def run_tasks(
     for task, row in results:
         done += 1
         running.remove(task)
-        failed = "error" in row
-        (failures if failed else rows).append(row)
-        append_line(folder / (FAILURES if failed else RESULTS), row_line(row))
-        show()
+        kept, name = (failures, FAILURES) if "error" in row else (rows, RESULTS)
+        kept.append(row)
+        append_line(folder / name, row_line(row))
+        started()
         if on_done is not None:
             on_done(done, len(tasks), task, row)
     return rows, failures
@@ -185,25 +183,18 @@ def row_key(row: Row) -> str:
 
 def rounded(value: Any, digits: int = 6) -> Any:
     """Round every fraction in plain values: a row with its curves then needs a few kB."""
-    if isinstance(value, float):
-        return round(value, digits)
-    if isinstance(value, dict):
-        return {key: rounded(item, digits) for key, item in value.items()}
-    return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+    return json.loads(json.dumps(value), parse_float=lambda number: round(float(number), digits))
 
 
 def differences(row: Row, facts: Row) -> list[str]:
     """List what distinguishes the data and evaluation of a row from `facts`; empty within one comparison."""
-    texts = []
-    if row["fingerprint"] != facts["fingerprint"]:
-        same = " with other labels or splits" if row["data"] == facts["data"] else ""
-        texts.append(f"data was {row['data']}, now {facts['data']}{same}")
-    # of features there is no backbone
-    before, now = (values.get("backbone", {}).get("key") for values in (row, facts))
-    if before != now:
-        texts.append(f"features were of {before}, now of {now}")
+    same = " with other labels or splits" if row["data"] == facts["data"] else ""
+    changed = row["fingerprint"] != facts["fingerprint"]
+    texts = [f"data was {row['data']}, now {facts['data']}{same}"] if changed else []
     pairs = [(name, row[name], facts[name]) for name in ("split", "images")]
     pairs += [(name, row["evaluation"][name], facts["evaluation"][name]) for name in ("k", "exclude_self")]
+    # Features have no backbone.
+    pairs.append(("backbone", *(values.get("backbone", {}).get("key") for values in (row, facts))))
     return texts + [f"{name} was {stored}, now {new}" for name, stored, new in pairs if stored != new]
 
 
@@ -221,20 +212,12 @@ def open_results(folder: Path, facts: Row) -> list[Row]:
     return rows
 
 
-def _forget_failures(folder: Path, tasks: Sequence[Task]) -> None:
-    """Remove the failures of tasks that are about to be tried again."""
-    path = folder / FAILURES
-    if not path.exists():
-        return
-    tried = {task.key for task in tasks}
-    kept = [row for row in read_failures(folder) if row_key(row) not in tried]
-    _write_rows(path, kept)
-    if not kept:
-        path.unlink()
-
-
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
-    write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
+    """Replace the rows of a file; without rows there is no file."""
+    if rows:
+        write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
+    else:
+        path.unlink(missing_ok=True)
 
 
 # Failures
@@ -286,34 +269,33 @@ def _run_in_processes(
     """
     context = get_context("spawn")  # a fork would inherit torch's thread pools in an unknown state
     theirs, ours = context.Pipe(duplex=False)  # closed, by us or by our death, it ends all workers
-    threads = max(1, torch.get_num_threads() // jobs)
-    waiting, idle = deque(tasks), list[ProcessPoolExecutor]()
+    start = theirs, max(1, torch.get_num_threads() // jobs)
+    waiting, pools, idle = deque(tasks), list[ProcessPoolExecutor](), list[ProcessPoolExecutor]()
     running: dict[Future[Row], tuple[Task, ProcessPoolExecutor]] = {}
-    with ExitStack() as pools:
-        pools.callback(theirs.close)
-        pools.callback(ours.close)
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    if not idle:
-                        made = ProcessPoolExecutor(1, context, _start_worker, (theirs, threads))
-                        idle.append(pools.enter_context(made))
-                    task, pool = waiting.popleft(), idle.pop()
-                    running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
-                    started(task)
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    task, pool = running.pop(future)
-                    error = future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        error = CenterhashError(
-                            "its process was killed or crashed: is there too little memory for so many jobs?"
-                        )
-                    else:
-                        idle.append(pool)
-                    yield task, failure(task, error) if error else future.result()
-        except BaseException:
-            ours.close()
-            raise
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                if not idle:
+                    pools.append(ProcessPoolExecutor(1, context, _start_worker, start))
+                    idle.append(pools[-1])
+                task, pool = waiting.popleft(), idle.pop()
+                running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
+                started(task)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task, pool = running.pop(future)
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    error = CenterhashError(
+                        "its process was killed or crashed: is there too little memory for so many jobs?"
+                    )
+                else:
+                    idle.append(pool)
+                yield task, failure(task, error) if error else future.result()
+    finally:
+        ours.close()
+        for pool in pools:
+            pool.shutdown()
+        theirs.close()
 
 
 def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
@@ -321,14 +303,13 @@ def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     torch.set_num_threads(threads)
     threadpool_limits(threads)
-    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
-
-def _exit_with(parent: Connection[Any, Any]) -> None:
-    try:
-        parent.recv()
-    except (EOFError, OSError):
+    def exit_with_parent() -> None:
+        with suppress(EOFError, OSError):
+            parent.recv()
         os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 _opened = cache(Source.open)  # once per worker
