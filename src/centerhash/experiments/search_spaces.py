@@ -99,7 +99,9 @@ _AUTHORS: dict[str, Point] = {
 def points(method: str, bits: int) -> list[Point]:
     """Return all points of a method at a number of bits: its own settings, at each learning rate of a deep one."""
     grid = _spaces(bits).get(method, {})
-    space = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    space: list[Point] = [
+        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+    ]
     if method == "ics-softmax":
         space = [{**point, "lambda": point["lambda"] * point["scale"]} for point in space]
     if get_method(method).family == "shallow":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.pipeline import Fit, fit_in_folder, fit_model
+from centerhash.training.pipeline import fit_in_folder, fit_model
 from centerhash.training.results import packed_codes
 from centerhash.training.run_folder import EpochRow, fingerprint, open_run
 
@@ -99,19 +100,13 @@ def plan_tasks(
     if not methods or not bits:
         missing = "lengths of codes such as 16, 64" if methods else "methods such as csq, ics"
         raise ConfigError(f"nothing to compare: give {missing}.")
-
-    def options(method: str, length: int) -> dict[str, Any]:
-        tuned = training_options(
-            get_method(method), points[method](length) if points and method in points else {}
-        )
-        return joined(tuned, training or {}, (settings or {}).get(method, {}))
-
-    return [
-        make_task({**options(method, length), "method": method, "bits": length, "seed": seed})
-        for seed in range(seeds)
-        for length in bits
-        for method in methods
-    ]
+    tasks = []
+    for seed, length, method in itertools.product(range(seeds), bits, methods):
+        point = points[method](length) if points and method in points else {}
+        tuned = training_options(get_method(method), point)
+        options = joined(tuned, training or {}, (settings or {}).get(method, {}))
+        tasks.append(make_task({**options, "method": method, "bits": length, "seed": seed}))
+    return tasks
 
 
 def trains_network(config: TrainConfig) -> bool:
@@ -163,16 +158,13 @@ class EvaluationSetup:
 
         Return the model, this setup with the features of its network, and the seconds of all epochs.
         """
-        log = list[EpochRow]()
-
-        def on_epoch(rows: list[EpochRow]) -> None:
-            log[:] = rows
-
+        logs = list[list[EpochRow]]()
         # no other run can use the features of this network: they would fill the cache
-        context = replace(self._context(task.config), on_epoch=on_epoch, cache_tuned=False)
+        context = replace(self._context(task.config), on_epoch=logs.append, cache_tuned=False)
         with open_run(make_folder(folder), self.dataset, task.config, context.group):
-            fit: Fit = fit_in_folder(folder, self.dataset, task.config, context)
-        return fit.model, replace(self, features=fit.features), sum(row["seconds"] for row in log)
+            fit = fit_in_folder(folder, self.dataset, task.config, context)
+        seconds = sum(row["seconds"] for row in logs[-1]) if logs else 0.0
+        return fit.model, replace(self, features=fit.features), seconds
 
     def _context(self, config: TrainConfig) -> RunContext:
         group = join_processes(str(self.context.group.device), config.precision)
@@ -233,22 +225,16 @@ class Source:
         depth = self.k
         if self.validation:
             held_out = validation_split(dataset)
-            share = len(held_out.splits.database) / len(dataset.splits.database)
-            depth = max(1, round(self.k * share))
+            depth = max(1, round(self.k * len(held_out.splits.database) / len(dataset.splits.database)))
             dataset = used_images(held_out) if dataset.kind == "images" else held_out
-        context = RunContext(
-            ProcessGroup(self.device),
-            cache=self.cache or default_cache(),
-            skip_broken=self.skip_broken,
-            progress=progress,
-        )
+        group, cache = ProcessGroup(self.device), self.cache or default_cache()
+        context = RunContext(group, cache=cache, skip_broken=self.skip_broken, progress=progress)
         if frozen:
             features, splits = dataset_features(dataset, self.backbone, context)
         else:
             features, splits = np.empty((dataset.size, 0), np.float32), readable_splits(dataset, context)
-        return EvaluationSetup(
-            dataset.with_splits(splits), features, depth, self.validation, context, self.backbone
-        )
+        dataset = dataset.with_splits(splits)
+        return EvaluationSetup(dataset, features, depth, self.validation, context, self.backbone)
 
 
 def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
@@ -267,14 +253,16 @@ def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
 
 def used_images(dataset: Dataset) -> Dataset:
     """The images of a dataset that are in one of its splits: no others need features."""
-    rows = np.unique(np.concatenate([members for _, members in dataset.splits.items()]))
-    splits = {name: np.searchsorted(rows, members) for name, members in dataset.splits.items()}
+    splits = dict(dataset.splits.items())
+    rows = np.unique(np.concatenate([*splits.values()]))
     images = rows.tolist()
     return replace(
         dataset,
         labels=dataset.labels[rows],
-        splits=Splits(**splits, made=dataset.splits.made),
-        image_paths=tuple(dataset.image_paths[row] for row in images) if dataset.image_paths else None,
+        splits=Splits(
+            **{name: np.searchsorted(rows, split) for name, split in splits.items()}, made=dataset.splits.made
+        ),
+        image_paths=tuple((dataset.image_paths or ())[row] for row in images),
         names=tuple(dataset.names[row] for row in images),
         areas=None if dataset.areas is None else dataset.areas[rows],
     )

@@ -50,11 +50,11 @@ class Budget:
 
 
 class Mean(NamedTuple):
-    """The mean score of a point over its `count` finished trials."""
+    """The mean score of a point over its finished `trials`."""
 
     point: Point
     score: float
-    count: int
+    trials: int
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def tune(
     for method, means in run("full", best, budget.full).items():
         if means:
             parts = {json.dumps(mean.point): mean.score for mean in ranked[method]}
-            finished = sum(mean.count for mean in ranked[method])
+            finished = sum(mean.trials for mean in ranked[method])
             part = parts[json.dumps(means[0].point)]
             choices[method] = Choice(means[0].point, means[0].score, part, parts.get("{}"), finished)
     if choices:
