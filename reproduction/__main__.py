@@ -117,10 +117,6 @@ def reproduce(
     methods: MethodsOption = "all",
     k: DepthOption = 5000,
     device: DeviceOption = "auto",
-    results: Annotated[
-        Path | None,
-        typer.Option(help="tables: folder of `centerhash compare` whose finished rows are copied"),
-    ] = None,
     epochs: EpochsOption = None,
     options: SettingsOption = None,
     validation: ValidationOption = False,
@@ -144,9 +140,7 @@ def reproduce(
             training={} if epochs is None else {"epochs": epochs},
             jobs=jobs,
             options=read_settings(options or [], names),
-            results=results,
             progress=report,
-            on_done=console.report_task,
             warn=console.warn,
         )
         page, failures = run(context.info_name or "", settings)

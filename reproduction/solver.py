@@ -111,8 +111,7 @@ def _panels(folder: Path, form: str, rows: list[Row]) -> Markup:
             )
             axis.axvline(TIMED_STEPS, color="#999999", linewidth=1, linestyle=":", label="ten steps")
             title = f"{row['task']['config']['bits']} bits, β {found['beta']:g}, λ {found['lambda']:g}"
-            axis.set_title(title, fontsize=10, loc="left")
-            axis.set(xlabel="steps of projected gradient descent")
+            axis.set(title=title, xlabel="steps of projected gradient descent")
         axes[0].set_ylabel("J₁ + λR, mean over the batch")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return common.write_figure(folder / f"convergence-{form}", figure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from reproduction import instances, scores, solver, weights
 from reproduction.__main__ import app
 from reproduction.common import Section, Settings
 from reproduction.report import PARTS, reproduce
-from tests.toys import write_feature_folder
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +44,12 @@ def redrawn(settings: Settings, run: Any) -> Section:
     """Run a part twice: the second call computes nothing and says the same."""
     first = drawn(settings, run)
     folder = settings.out / first.what
-    raw = (folder / "results.jsonl").read_bytes()
+    rows = folder if not first.what.startswith("table") else settings.out / scores.ROWS
+    raw = (rows / "results.jsonl").read_bytes()
     figures = {path.name: path.read_bytes() for path in folder.glob("*.svg")}
     again: Section = run(settings)
     assert again == first
-    assert (folder / "results.jsonl").read_bytes() == raw
+    assert (rows / "results.jsonl").read_bytes() == raw
     assert {path.name: path.read_bytes() for path in folder.glob("*.svg")} == figures
     return first
 
@@ -75,7 +74,7 @@ def test_all_methods_beside_the_printed_tables(feature_folder: Path, tmp_path: P
         "<i>printed</i>, NUS-WIDE",
     ):
         assert text in body(section)
-    rows = read_rows(tmp_path / "table-methods" / "results.jsonl")
+    rows = read_rows(tmp_path / "tables" / "results.jsonl")
     assert {row["config"]["method"] for row in rows} == {"csq", "hashnet", "ics", "lsh"}
     assert f"{rows[0]['evaluation']['map_retrieved']:.3f}" in body(section)
 
@@ -83,33 +82,12 @@ def test_all_methods_beside_the_printed_tables(feature_folder: Path, tmp_path: P
 def test_rows_of_compare_are_taken_over(feature_folder: Path, tmp_path: Path) -> None:
     tasks = plan_tasks(["csq", "ewcs"], [16], 1, SMALL)
     source = Source(feature_folder, k=30, device="cpu")
-    rows, _ = run_tasks(source, tasks, tmp_path / "compared", train_and_evaluate)
-    marked = [{**row, "train_seconds": 1234.5} for row in rows]
-    (tmp_path / "compared" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in marked))
-    settings = tiny(feature_folder, tmp_path, methods=("csq", "ewcs"), results=tmp_path / "compared")
-    scores.run_methods(settings)
-    scores.run_ablation(tiny(feature_folder, tmp_path, methods=("csq", "ewcs")))  # from the other table
-    for what in ("table-methods", "table-ablation"):
-        found = read_rows(tmp_path / what / "results.jsonl")
-        assert [row["train_seconds"] for row in found] == [1234.5, 1234.5]
-
-
-def test_rows_of_other_data_are_not_taken(feature_folder: Path, tmp_path: Path) -> None:
-    other = write_feature_folder(tmp_path / "other", 80, seed=5)
-    tasks = plan_tasks(["csq"], [16], 1, SMALL)
-    run_tasks(Source(other, k=30, device="cpu"), tasks, tmp_path / "compared", train_and_evaluate)
-    told: list[str] = []
-    settings = tiny(
-        feature_folder,
-        tmp_path,
-        methods=("csq",),
-        results=tmp_path / "compared",
-        warn=lambda texts: told.extend(texts),
-    )
-    scores.run_methods(settings)
-    assert any("of another comparison" in text for text in told)
-    (row,) = read_rows(tmp_path / "table-methods" / "results.jsonl")
-    assert row["data"] == "toy"
+    run_tasks(source, tasks, tmp_path / scores.ROWS, train_and_evaluate)
+    before = (tmp_path / scores.ROWS / "results.jsonl").read_bytes()
+    settings = tiny(feature_folder, tmp_path, methods=("csq", "ewcs"))
+    assert "E-WCS" in body(scores.run_methods(settings))
+    assert "E-WCS" in body(scores.run_ablation(settings))
+    assert (tmp_path / scores.ROWS / "results.jsonl").read_bytes() == before
 
 
 def test_ablation(feature_folder: Path, tmp_path: Path) -> None:
