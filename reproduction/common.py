@@ -96,7 +96,7 @@ def run_part(
 
 
 def _row(work: Work, setup: EvaluationSetup, task: Task) -> Row:
-    return {"task": task.identity, "found": rounded(work(setup, task), 9)}
+    return {**task.identity, "found": rounded(work(setup, task), 9)}
 
 
 def trained(models: Path, setup: EvaluationSetup, task: Task) -> HashModel:

@@ -67,8 +67,8 @@ def _frame(rows: Sequence[Row], what: str) -> DataFrame:
     """A line per run with its form, bits, value, and measures."""
     columns = ["form", "bits", "value", "mAP", "random", "variance", "corner", "histogram"]
     lines = []
-    for task, found in ((row["task"], row["found"]) for row in rows):
-        key, weights = (task["config"]["method"], task["config"]["bits"], task[what]), found["weights"]
+    for config, about, found in ((row["config"], row["about"], row["found"]) for row in rows):
+        key, weights = (config["method"], config["bits"], about[what]), found["weights"]
         measures = weights["variance_several"], weights["corner"], weights["histogram"]
         lines.append([*key, found["map_retrieved"], found["random_retrieved"], *measures])
     return DataFrame(lines, columns=columns)

@@ -33,7 +33,7 @@ def run(settings: Settings) -> Section:
     bits, forms = max(settings.bits), settings.chosen(WHAT, FORMS)
     tasks = [settings.task(form, bits) for form in forms]
     rows, failures = common.run_part(settings, WHAT, tasks, partial(_work, settings.models))
-    found = {row["task"]["config"]["method"]: row["found"] for row in rows}
+    found = {row["config"]["method"]: row["found"] for row in rows}
     if not found:
         return Section(WHAT, TITLE, (), failures)
     folder, last = settings.folder(WHAT), list(found)[-1]

@@ -54,7 +54,7 @@ def test_name_and_key() -> None:
     given = {"method": "ics", "bits": 16}
     plain, more = make_task(given), make_task(given, value=0.1, test={"images": 3})
     assert more.name == "ics 16 bits seed 0 (value 0.1)"
-    assert more.identity == {**plain.identity, "value": 0.1, "test": {"images": 3}}
+    assert more.identity == {**plain.identity, "about": {"value": 0.1, "test": {"images": 3}}}
     assert plain.key != more.key
 
 

@@ -22,7 +22,7 @@ from reproduction.report import PARTS, reproduce
 pytestmark = pytest.mark.slow
 
 SMALL = {name: {"head": {"hidden": [32]}, "epochs": 1} for name in METHODS}
-KEYS = ("task", "found")
+KEYS = ("found",)
 
 
 def tiny(data: Path, out: Path, **changes: Any) -> Settings:
@@ -117,14 +117,14 @@ def test_parameter_studies(feature_folder: Path, tmp_path: Path, what: str, lett
     values = [0.0001, 0.001, 0.01, 0.1, 1, 10][: len(rows) // 2]
     assert len(values) == {"beta": 5, "lambda": 6}[what]
     for form in ("ics-printed", "ics"):
-        of_form = [row for row in rows if row["task"]["config"]["method"] == form]
-        assert sorted(row["task"][what] for row in of_form) == values
-        assert all(row["task"]["config"]["options"][what] == row["task"][what] for row in of_form)
+        of_form = [row for row in rows if row["config"]["method"] == form]
+        assert sorted(row["about"][what] for row in of_form) == values
+        assert all(row["config"]["options"][what] == row["about"][what] for row in of_form)
     assert figures_of(tmp_path, what) == {"map", "weights"}
     assert f"ICS as printed, {letter} = 0.01" in body(section)
     if what == "lambda":  # a small one makes exact weights uneven: the opposite of what the paper says
-        exact = [row for row in rows if row["task"]["config"]["method"] == "ics"]
-        uneven = {row["task"]["lambda"]: row["found"]["weights"]["variance_uneven"] for row in exact}
+        exact = [row for row in rows if row["config"]["method"] == "ics"]
+        uneven = {row["about"]["lambda"]: row["found"]["weights"]["variance_uneven"] for row in exact}
         assert uneven[0.0001] > 0.1 > uneven[0.1] > uneven[10] >= 0
 
 

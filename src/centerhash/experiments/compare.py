@@ -26,7 +26,6 @@ from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.core.rendering import templates_of
-from centerhash.encoding.code_files import DATABASE
 from centerhash.evaluation import Evaluation
 from centerhash.experiments.plots import (
     DEPTHS,
@@ -70,14 +69,9 @@ def run_folder(out: Path, task: Task) -> Path:
     return out / RUNS / f"{config['method']}-{config['bits']}-seed{config['seed']}-{digest}"
 
 
-def is_kept(out: Path, task: Task) -> bool:
-    """Return whether the model and the codes of a task are there; the database is written last."""
-    return (run_folder(out, task) / DATABASE).exists()
-
-
 def planned_runs(tasks: Sequence[Task], out: Path, keep: bool) -> list[Task]:
-    """The tasks that `out` has no rows of, or with `keep` no models and codes."""
-    return unfinished(tasks, read_rows(out / RESULTS), partial(is_kept, out) if keep else None)
+    """The tasks that `out` has no rows of, or with `keep` no rows that name their models and codes."""
+    return unfinished(tasks, read_rows(out / RESULTS), "run" if keep else "config")
 
 
 def compare(
@@ -96,9 +90,7 @@ def compare(
     arguments of `run_tasks`.
     """
     work = partial(train_and_evaluate, out=Path(out), keep=keep, both_forms=both_forms)
-    return run_tasks(
-        source, tasks, out, work, is_complete=partial(is_kept, Path(out)) if keep else None, **running
-    )
+    return run_tasks(source, tasks, out, work, needs="run" if keep else "config", **running)
 
 
 def train_and_evaluate(
@@ -139,16 +131,18 @@ def train_and_evaluate(
         both = (other, result) if model.spec.head.rotate else (result, other)
         for form, scores in zip(FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
-    if out is not None and keep:
-        folder = make_folder(run_folder(out, task))
-        model.save(folder)
+    if out is None:
+        return row
+    folder = run_folder(out, task)
+    if keep:
+        model.save(make_folder(folder))
         write_code_files(folder, model.bits, (query, database), setup.dataset, splits)
         drop_checkpoints(folder)
         row["run"] = folder.relative_to(out).as_posix()
-    elif out is not None and not is_kept(out, task):
-        shutil.rmtree(run_folder(out, task), ignore_errors=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # other runs are there, or this one needed no folder
-            (out / RUNS).rmdir()
+            folder.parent.rmdir()
     return row
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +33,7 @@ from centerhash.experiments.tasks import (
     Row,
     Source,
     Task,
+    row_key,
     task_name,
     trains_network,
 )
@@ -60,12 +61,12 @@ def run_tasks(
     progress: Progress = silent,
     on_done: TaskDone | None = None,
     warn: Callable[[Sequence[str]], None] | None = None,
-    is_complete: Callable[[Task], bool] | None = None,
+    needs: str = "config",
 ) -> tuple[list[Row], list[Row]]:
     """Run the tasks that `out` has no rows of; return all its rows, and the failures of this attempt.
 
     With several jobs, each task runs in a worker process with its share of the threads. `warn` receives the warnings
-    of the dataset. A task with a row runs again unless it `is_complete`.
+    of the dataset. A task runs again if its row has no entry of the name `needs`.
     """
     _check_tasks(source, tasks, jobs)
     trained = [trains_network(task.config) for task in tasks]
@@ -76,7 +77,7 @@ def run_tasks(
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)
-    waiting, running = unfinished(tasks, rows, is_complete), list[Task]()
+    waiting, running = unfinished(tasks, rows, needs), list[Task]()
     tried = {task.key for task in tasks}
     _write_rows(folder / FAILURES, [row for row in read_failures(folder) if row_key(row) not in tried])
     done = len(tasks) - len(waiting)
@@ -119,14 +120,10 @@ def _check_tasks(source: Source, tasks: Sequence[Task], jobs: int) -> None:
             )
 
 
-def unfinished(
-    tasks: Sequence[Task], rows: Sequence[Row], is_complete: Callable[[Task], bool] | None = None
-) -> list[Task]:
-    """The tasks that have no row yet, or are not complete."""
-    finished = {row_key(row) for row in rows}
-    return [
-        task for task in tasks if task.key not in finished or not (is_complete is None or is_complete(task))
-    ]
+def unfinished(tasks: Sequence[Task], rows: Sequence[Row], needs: str = "config") -> list[Task]:
+    """The tasks that have no row yet, or only one without the entry `needs`."""
+    finished = {row_key(row) for row in rows if needs in row}
+    return [task for task in tasks if task.key not in finished]
 
 
 def select_rows(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:
@@ -155,7 +152,7 @@ def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
             continue
         try:
             row = parse_json(line.decode())
-            if not isinstance(row, dict) or not {*keys, "config"} <= {*row, *row.get("task", {})}:
+            if not isinstance(row, dict) or not {*keys, "config"} <= row.keys():
                 raise ValueError(f"it needs config, {', '.join(keys)}")
         except ValueError as error:  # not json, or not UTF-8
             if number == len(lines):
@@ -173,12 +170,6 @@ def read_failures(folder: str | Path) -> list[Row]:
 def row_line(row: Row) -> str:
     """Write a row as one line of text, without the line break."""
     return json.dumps(row, separators=(",", ":"))
-
-
-def row_key(row: Row) -> str:
-    """The key of the task of a row or a failure, as `Task.key`."""
-    identity = row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]}
-    return json.dumps(identity, sort_keys=True)
 
 
 def rounded(value: Any, digits: int = 6) -> Any:
@@ -225,18 +216,15 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def failure(task: Task, error: BaseException) -> Row:
     """What is stored of a task that failed; errors other than ours come with a trace."""
-    row: Row = {"config": task.resolved}
-    if task.about:
-        row["about"] = dict(task.about)
     if isinstance(error, CenterhashError):
-        return {**row, "error": str(error)}
+        return {**task.identity, "error": str(error)}
     trace = "".join(traceback.format_exception(error))
-    return {**row, "error": f"{type(error).__name__}: {error}", "trace": trace}
+    return {**task.identity, "error": f"{type(error).__name__}: {error}", "trace": trace}
 
 
 def failure_text(row: Row) -> str:
     """Describe a failed task in one line."""
-    return f"{task_name(row['config'], row.get('about', {}))}: {' '.join(row['error'].split())}"
+    return f"{task_name(row)}: {' '.join(row['error'].split())}"
 
 
 # Running
@@ -279,7 +267,7 @@ def _run_in_processes(
                     pools.append(ProcessPoolExecutor(1, context, _start_worker, start))
                     idle.append(pools[-1])
                 task, pool = waiting.popleft(), idle.pop()
-                running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
+                running[pool.submit(_attempt, partial(_opened, source), task, work)] = task, pool
                 started(task)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 task, pool = running.pop(future)
@@ -312,8 +300,7 @@ def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-_opened = cache(Source.open)  # once per worker
-
-
-def _attempt_in_worker(source: Source, task: Task, work: Work) -> Row:
-    return _attempt(lambda: _opened(source), task, work)
+@cache
+def _opened(source: Source) -> EvaluationSetup:
+    """Open a source once per worker."""
+    return source.open()

@@ -57,23 +57,29 @@ class Task:
     @property
     def identity(self) -> Row:
         """The settings that a stored row of this task repeats."""
-        return {**self.about, "config": self.resolved}
+        return {"config": self.resolved, **({"about": dict(self.about)} if self.about else {})}
 
     @property
     def key(self) -> str:
         """The identity as text, for looking up stored rows."""
-        return json.dumps(self.identity, sort_keys=True)
+        return row_key(self.identity)
 
     @property
     def name(self) -> str:
         """Method, bits and seed, with further settings in parentheses."""
-        return task_name(self.resolved, {**self.about, **({"with": self.note} if self.note else {})})
+        return task_name(self.identity, self.note)
 
 
-def task_name(config: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """Name a training run by method, bits and seed, with plain values of `about` in parentheses."""
-    name = f"{config['method']} {config['bits']} bits seed {config['seed']}"
-    shown = ", ".join(f"{key} {value}" for key, value in about.items() if not isinstance(value, dict))
+def row_key(row: Row) -> str:
+    """The key of the task of a row or a failure, as `Task.key`."""
+    return json.dumps([row["config"], row.get("about", {})], sort_keys=True)
+
+
+def task_name(row: Row, note: str = "") -> str:
+    """Name the task of a row by method, bits and seed, with plain values of `about` and a note in parentheses."""
+    about = {key: value for key, value in row.get("about", {}).items() if not isinstance(value, dict)}
+    shown = ", ".join(f"{key} {value}" for key, value in (about | ({"with": note} if note else {})).items())
+    name = "{method} {bits} bits seed {seed}".format(**row["config"])
     return f"{name} ({shown})" if shown else name
 
 
