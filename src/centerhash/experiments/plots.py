@@ -185,14 +185,12 @@ def code_heat_map(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[s
         return figure
 
 
-def t_sne(
-    codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None, seed: int = 0
-) -> Figure:
+def t_sne(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None) -> Figure:
     """At most 2,000 codes (N, K) in the plane by t-SNE, in the color of the most frequent class of each item (N, C)."""
     rows = slice(None, None, -(-len(codes) // MOST_POINTS))
     labels = np.asarray(labels)[rows] != 0
     near = min(30.0, (len(labels) - 1) / 3)
-    method = require("sklearn.manifold").TSNE(perplexity=near, init="random", random_state=seed)
+    method = require("sklearn.manifold").TSNE(perplexity=near, init="random", random_state=0)
     points = method.fit_transform(codes[rows].astype(np.float32))
     shown = _most_frequent(labels, classes, len(_COLORS))
     with new_figure(6.4, 4.6) as (figure, (axis,)):
