@@ -18,8 +18,6 @@ from centerhash.cli.arguments import (
     MethodsOption,
     SeedsOption,
     SettingsOption,
-    SkipBrokenOption,
-    ValidationOption,
     read_bits,
     read_methods,
     read_settings,
@@ -119,8 +117,6 @@ def reproduce(
     device: DeviceOption = "auto",
     epochs: EpochsOption = None,
     options: SettingsOption = None,
-    validation: ValidationOption = False,
-    skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     jobs: JobsOption = 1,
 ) -> None:
@@ -132,7 +128,7 @@ def reproduce(
     names = read_methods(methods)
     with console.progress() as report:
         settings = Settings(
-            source=Source(data, k, validation, cache, device, skip_broken),
+            source=Source(data, k, cache=cache, device=device),
             out=out,
             bits=tuple(sorted(read_bits(bits))),
             seeds=seeds,
