@@ -27,27 +27,9 @@ from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.core.rendering import templates_of
 from centerhash.evaluation import Evaluation
-from centerhash.experiments.plots import (
-    DEPTHS,
-    RANKS,
-    Series,
-    line_plot,
-    precision_points,
-    recall_points,
-    svg_text,
-)
+from centerhash.experiments import plots, tables
 from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded, run_tasks, unfinished
-from centerhash.experiments.tables import (
-    FORMS,
-    LINE,
-    MAPS,
-    Summary,
-    csv_text,
-    latex,
-    markdown,
-    summarize,
-    tables,
-)
+from centerhash.experiments.tables import LINE, MAPS, Summary
 from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, trains_network
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
@@ -115,7 +97,7 @@ def train_and_evaluate(
     trained, splits = time.perf_counter(), setup.dataset.splits
     query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
     encoded = time.perf_counter()
-    depths = [depth for depth in DEPTHS if depth <= len(database)]
+    depths = [depth for depth in plots.DEPTHS if depth <= len(database)]
     result = setup.evaluate(model.bits, query, database, precision_at=depths)
     row = {
         "config": dict(task.resolved),
@@ -129,7 +111,7 @@ def train_and_evaluate(
     if both_forms and get_method(model.spec.method).family != "shallow":
         other = rotated_result(setup, model)
         both = (other, result) if model.spec.head.rotate else (result, other)
-        for form, scores in zip(FORMS, both, strict=True):
+        for form, scores in zip(tables.FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
     if out is None:
         return row
@@ -173,10 +155,10 @@ def read_results(folder: str | Path) -> list[Row]:
 
 def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence[Row] = ()) -> Summary:
     """Write table.md, table.tex, table.csv and report.html into `folder`, from the rows alone."""
-    summary, out = summarize(rows), make_folder(folder)
-    write_text(out / "table.md", markdown(summary, failures))
-    write_text(out / "table.tex", latex(summary))
-    write_text(out / "table.csv", csv_text(summary))
+    summary, out = tables.summarize(rows), make_folder(folder)
+    write_text(out / "table.md", tables.markdown(summary, failures))
+    write_text(out / "table.tex", tables.latex(summary))
+    write_text(out / "table.csv", tables.csv_text(summary))
     write_text(out / "report.html", comparison_page(summary, failures))
     return summary
 
@@ -185,47 +167,45 @@ def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
     """The page as HTML text."""
     facts = [f"{name} {version}" for name, version in summary.first.get("versions", {}).items()]
     # The last run of a line has the most bits.
-    configs = {
-        line: next(reversed(rows.tolist()))["config"]
-        for line, rows in summary.runs.groupby(LINE, sort=False)["row"]
-    }
-    settings = {
-        line: json.dumps({key: value for key, value in config.items() if key not in ("method", "seed")})
-        for line, config in configs.items()
-    }
+    last = summary.runs.groupby(LINE)["row"].last()
     page = templates_of("centerhash.experiments").get_template("compare.html")
     return page.render(
         title=f"centerhash: comparison on {summary.first['data']}",
         summary=summary,
         tables=[
-            (title, ["", *heads], rows) for title, (_, *heads), rows in tables(summary, Markup("<b>{}</b>"))
+            (title, ["", *heads], rows)
+            for title, (_, *heads), rows in tables.tables(summary, Markup("<b>{}</b>"))
         ],
-        plots=[(title, svg_text(figure)) for title, figure in _plots(summary).items()],
-        options=[(title, settings[line]) for line, title in summary.lines.items()],
+        plots=[(title, plots.svg_text(figure)) for title, figure in _plots(summary).items()],
+        options=[(title, _settings(last[line])) for line, title in summary.lines.items()],
         failures=[failure_text(row) for row in failures],
         facts=[*facts, "raw results: results.jsonl"],
     )
 
 
+def _settings(row: Row) -> str:
+    return json.dumps({key: value for key, value in row["config"].items() if key not in ("method", "seed")})
+
+
 def _plots(summary: Summary) -> dict[str, Figure]:
     """The figures by title: mAP, one point per Hamming radius, and precision by rank."""
     lines = summary.lines
-    recall: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
-    precision: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
+    recall: dict[str, list[plots.Series]] = {f"{bits} bits": [] for bits in summary.bits}
+    precision: dict[str, list[plots.Series]] = {f"{bits} bits": [] for bits in summary.bits}
     for (method, variant, bits), rows in summary.runs.groupby([*LINE, "bits"], sort=False)["row"]:
         title, evaluations = lines[method, variant], [row["evaluation"] for row in rows]
-        recall[f"{bits} bits"].append(Series(title, method, *recall_points(evaluations)))
-        precision[f"{bits} bits"].append(Series(title, method, *precision_points(evaluations)))
-    means: dict[str, list[Series]] = {}
+        recall[f"{bits} bits"].append(plots.Series(title, method, *plots.recall_points(evaluations)))
+        precision[f"{bits} bits"].append(plots.Series(title, method, *plots.precision_points(evaluations)))
+    means: dict[str, list[plots.Series]] = {}
     for metric, name in MAPS.items():
         scores = summary.runs.groupby([*LINE, "bits"])[metric].agg(["mean", "std"]).fillna(0.0)
         means[f"mAP@{summary.depth:,}, {name}"] = [
-            Series(title, line[0], *scores.loc[line].reset_index().to_numpy().T.tolist())
+            plots.Series(title, line[0], *scores.loc[line].reset_index().to_numpy().T.tolist())
             for line, title in lines.items()
         ]
     random = [summary.random(metric) for metric in MAPS]
     return {
-        "mAP against bits": line_plot(means, "bits", "mean average precision", summary.bits, random),
-        "Precision and recall by Hamming radius": line_plot(recall, "recall", "precision"),
-        "Precision at the first ranks": line_plot(precision, "n", "precision@n", RANKS),
+        "mAP against bits": plots.line_plot(means, "bits", "mean average precision", summary.bits, random),
+        "Precision and recall by Hamming radius": plots.line_plot(recall, "recall", "precision"),
+        "Precision at the first ranks": plots.line_plot(precision, "n", "precision@n", plots.RANKS),
     }
