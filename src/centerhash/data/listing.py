@@ -30,18 +30,13 @@ class ImageFiles:
     names: list[str]
     skipped: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def images(self) -> list[Path]:
-        """The image files."""
-        return list(map(Path, self.names))
-
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
     """Find images: files as named, folders with all below them, and patterns such as `photos/*.jpg`.
 
     Folders and patterns give files with a picture's suffix, sorted, without hidden ones; each comes once.
     """
-    return find_images(paths).images
+    return list(map(Path, find_images(paths).names))
 
 
 def find_images(paths: Sequence[str | Path]) -> ImageFiles:
