@@ -9,6 +9,7 @@ Everything is derived from the raw rows.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -50,12 +51,11 @@ class Summary:
     @property
     def lines(self) -> dict[tuple[str, str], str]:
         """The titles of the lines by method and variant."""
-        return {
-            line: ", ".join(
-                filter(None, (METHODS[line[0]].title if line[0] in METHODS else line[0], line[1]))
-            )
-            for line in self.runs[LINE].itertuples(index=False, name=None)
-        }
+        titles = {}
+        for method, variant in self.runs[LINE].itertuples(index=False, name=None):
+            title = METHODS[method].title if method in METHODS else method
+            titles[method, variant] = f"{title}, {variant}" if variant else title
+        return titles
 
     @property
     def bits(self) -> list[int]:
@@ -174,7 +174,7 @@ def tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str],
     rows = [
         [
             title,
-            *("" if mean != mean else f"{mean:,.1f}" for mean in seconds.loc[line]),
+            *("" if math.isnan(mean) else f"{mean:,.1f}" for mean in seconds.loc[line]),
             f"{speeds[line]:,.0f}",
         ]
         for line, title in lines.items()
