@@ -7,23 +7,7 @@ from typing import Annotated
 
 import typer
 
-from centerhash.cli import console
-from centerhash.cli.arguments import (
-    BitsOption,
-    CacheOption,
-    DepthOption,
-    DeviceOption,
-    EpochsOption,
-    JobsOption,
-    MethodsOption,
-    SeedsOption,
-    SettingsOption,
-    SkipBrokenOption,
-    ValidationOption,
-    read_bits,
-    read_methods,
-    read_settings,
-)
+from centerhash.cli import arguments, console
 from centerhash.core.rendering import text_table
 
 # the parts of the paper, with what they make; importing the module that runs them takes seconds, a test keeps both equal
@@ -78,8 +62,8 @@ def coco117k(
     root: RootOption,
     images: PhotosOption = None,
     annotations: AnnotationsOption = None,
-    device: DeviceOption = "auto",
-    cache: CacheOption = None,
+    device: arguments.DeviceOption = "auto",
+    cache: arguments.CacheOption = None,
 ) -> None:
     """Build the dataset of the stored table of all methods from COCO's photos: features, labels and HashNet's split.
 
@@ -112,41 +96,33 @@ def reproduce(
     context: typer.Context,
     data: Annotated[Path, typer.Option(help="folder of a dataset, images or features")],
     out: Annotated[Path, typer.Option(help="folder for results and pages; finished work there is kept")],
-    bits: BitsOption = "16,32,64",
-    seeds: SeedsOption = 3,
-    methods: MethodsOption = "all",
-    k: DepthOption = 5000,
-    device: DeviceOption = "auto",
-    results: Annotated[
-        Path | None,
-        typer.Option(help="tables: folder of `centerhash compare` whose finished rows are copied"),
-    ] = None,
-    epochs: EpochsOption = None,
-    options: SettingsOption = None,
-    validation: ValidationOption = False,
-    skip_broken: SkipBrokenOption = False,
-    cache: CacheOption = None,
-    jobs: JobsOption = 1,
+    bits: arguments.BitsOption = "16,32,64",
+    seeds: arguments.SeedsOption = 3,
+    methods: arguments.MethodsOption = "all",
+    k: arguments.DepthOption = 5000,
+    device: arguments.DeviceOption = "auto",
+    epochs: arguments.EpochsOption = None,
+    options: arguments.SettingsOption = None,
+    cache: arguments.CacheOption = None,
+    jobs: arguments.JobsOption = 1,
 ) -> None:
     """Run one part of the paper, named by the command, and write its page."""
     from centerhash.experiments.tasks import Source
     from reproduction.common import Settings
     from reproduction.report import reproduce as run
 
-    names = read_methods(methods)
+    names = arguments.read_methods(methods)
     with console.progress() as report:
         settings = Settings(
-            source=Source(data, k, validation, cache, device, skip_broken),
+            source=Source(data, k, cache=cache, device=device),
             out=out,
-            bits=tuple(sorted(read_bits(bits))),
+            bits=tuple(sorted(arguments.read_bits(bits))),
             seeds=seeds,
             methods=None if methods.strip() == "all" else tuple(names),
             training={} if epochs is None else {"epochs": epochs},
             jobs=jobs,
-            options=read_settings(options or [], names),
-            results=results,
+            options=arguments.read_settings(options or [], names),
             progress=report,
-            on_done=console.report_task,
             warn=console.warn,
         )
         page, failures = run(context.info_name or "", settings)

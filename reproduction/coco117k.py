@@ -133,13 +133,9 @@ def read_photos(
     contents = read_coco(annotations, images).labeled()
     rows, columns = np.argsort(image_ids(contents.names)), np.argsort(np.array(contents.classes))
     names = tuple(contents.names[row] for row in rows)
-    found = Contents(
-        names,
-        tuple(contents.classes[column] for column in columns),
-        contents.labels[np.ix_(rows, columns)],
-        paths=tuple(images / name for name in names),
-    )
-    ids = image_ids(names)
+    classes = tuple(contents.classes[column] for column in columns)
+    paths, ids = tuple(images / name for name in names), image_ids(names)
+    found = Contents(names, classes, contents.labels[np.ix_(rows, columns)], paths=paths)
     return found, ids, split_rows(ids, hashnet_lists())
 
 
@@ -164,14 +160,12 @@ def hashnet_lists() -> Mapping[str, Sequence[int]]:
 
 def split_rows(ids: NDArray[np.int64], lists: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.int64]]:
     """Return the rows of the lists among sorted image ids (N,); the database is all rows but the queries."""
-    rows = {name: np.searchsorted(ids, wanted) for name, wanted in lists.items()}
     for name, wanted in lists.items():
-        found = rows[name] < len(ids)
-        found[found] = ids[rows[name][found]] == np.asarray(wanted)[found]
-        if not found.all():
-            missing = np.asarray(wanted)[~found].tolist()
+        missing = np.setdiff1d(wanted, ids).astype(str).tolist()
+        if missing:
             raise DataError(
                 f"{len(missing):,} of the {len(wanted):,} photos of the list '{name}' are not among the {len(ids):,} "
-                f"labeled ones: {first_few(list(map(str, missing)))}. Give all photos and annotations of {PART}."
+                f"labeled ones: {first_few(missing)}. Give all photos and annotations of {PART}."
             )
+    rows = {name: np.searchsorted(ids, wanted) for name, wanted in lists.items()}
     return {**rows, "database": np.setdiff1d(np.arange(len(ids)), rows["query"])}

@@ -20,7 +20,7 @@ from centerhash.core.files import make_folder, packaged
 from centerhash.core.progress import Progress, silent
 from centerhash.core.rendering import templates_of
 from centerhash.experiments.plots import look, save, svg_text
-from centerhash.experiments.runner import TaskDone, Work, failure_text, rounded, run_tasks, select_rows
+from centerhash.experiments.runner import Work, failure_text, rounded, run_tasks, select_rows
 from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, make_task
 from centerhash.model.model import HashModel
 
@@ -54,15 +54,17 @@ class Settings:
     training: Mapping[str, Any] = field(default_factory=dict)  # options of all training runs
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # training options by method
     jobs: int = 1
-    results: Path | None = None  # folder of `centerhash compare` whose finished rows are copied
     progress: Progress = silent
-    on_done: TaskDone | None = None
     warn: Callable[[Sequence[str]], None] = lambda messages: None
 
     @property
     def models(self) -> Path:
         """The folder of trained models, which several parts use."""
         return self.out / "models"
+
+    def running(self, stage: str) -> dict[str, Any]:
+        """Return how tasks run, as arguments of `run_tasks`."""
+        return {"stage": stage, "jobs": self.jobs, "progress": self.progress}
 
     def folder(self, what: str) -> Path:
         """Return the folder of the raw results and figures of one part."""
@@ -80,21 +82,21 @@ class Settings:
     ) -> Task:
         """Return one training run; `options` are those of the part."""
         given = {**self.training, **self.options.get(method, {})}
-        given |= {"method": method, "bits": bits, "seed": seed}
-        return make_task({**given, "options": {**given.get("options", {}), **(options or {})}}, **about)
+        options = {**given.get("options", {}), **(options or {})}
+        return make_task({**given, "method": method, "bits": bits, "seed": seed, "options": options}, **about)
 
 
 def run_part(
     settings: Settings, what: str, tasks: Sequence[Task], work: Work
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Run the tasks that DIR/<what> has no rows of; return the rows of all, in order, and what failed."""
-    running: dict[str, Any] = {"stage": what, "jobs": settings.jobs, "progress": settings.progress}
-    rows, failures = run_tasks(settings.source, tasks, settings.folder(what), partial(_row, work), **running)
+    folder, running = settings.folder(what), settings.running(what)
+    rows, failures = run_tasks(settings.source, tasks, folder, partial(_row, work), **running)
     return select_rows(rows, tasks), tuple(map(failure_text, failures))
 
 
 def _row(work: Work, setup: EvaluationSetup, task: Task) -> Row:
-    return {"task": task.identity, "found": rounded(work(setup, task), 9)}
+    return {**task.identity, "found": rounded(work(setup, task), 9)}
 
 
 def trained(models: Path, setup: EvaluationSetup, task: Task) -> HashModel:
@@ -141,19 +143,10 @@ def templates() -> Environment:
     return environment
 
 
-def paragraph(text: str) -> Markup:
-    """Return one or two sentences of plain text."""
-    return Markup("<p>{}</p>").format(text)
-
-
-def note(text: str) -> Markup:
-    """Return a remark below a table or figure."""
-    return Markup("<p class='note'>{}</p>").format(text)
-
-
-def heading(text: str) -> Markup:
-    """Return the title of a piece of a section."""
-    return Markup("<h3>{}</h3>").format(text)
+# Pieces of a section from plain text: one or two sentences, a remark below a table or figure, and a title.
+paragraph = Markup("<p>{}</p>").format
+note = Markup("<p class='note'>{}</p>").format
+heading = Markup("<h3>{}</h3>").format
 
 
 def table(

@@ -106,16 +106,16 @@ def run_demo(
     chance = float(relevant(data).mean())
     scores.append(Score("random", "random ranking", 0, 0, chance, chance))
 
-    result: dict[str, Any] = {
-        "scores": scores,
-        "agreements": agreements(data, models, floats),
-        "answers": search_photos(make_folder(out)),
-        "seconds": time.monotonic() - started,
+    found, answers = agreements(data, models, floats), search_photos(make_folder(out))
+    raw = {
+        "scores": list(map(vars, scores)),
+        "weights_against_areas": {name: agreement.to_dict() for name, agreement in found.items()},
+        "seed": seed,
+        "versions": versions(),
     }
-    found = {name: agreement.to_dict() for name, agreement in result["agreements"].items()}
-    raw = {"scores": list(map(vars, scores)), "weights_against_areas": found}
-    write_json(out / "results.json", {**raw, "seed": seed, "versions": versions()})
-    write_text(out / "report.html", report(data, seed=seed, **result))
+    write_json(out / "results.json", raw)
+    facts = [*map(" ".join, versions().items()), f"seed {seed}", f"{time.monotonic() - started:.0f} s"]
+    write_text(out / "report.html", report(data, scores, found, answers, facts))
     return scores
 
 
@@ -204,21 +204,20 @@ def agreements(data: Dataset, models: Mapping[str, HashModel], logits: Matrix) -
 def search_photos(work: Path) -> list[Answer]:
     """Search the photos of the repository by those of the package, and by the labels that most photos have."""
     files = sorted(next(folder for folder in PHOTOS if folder.is_dir()).glob("*.jpg"))
-    queries = sorted(PHOTOS[-1].glob("*.jpg"))
     with (
         tempfile.TemporaryDirectory(dir=work) as folder,
-        ch.PhotoIndex.create(Path(folder) / "index") as photos,
+        ch.PhotoIndex.create(Path(folder, "index")) as photos,
     ):
         photos.add(files, progress=False)
-        labels = Counter(photos.labels())
-        answers = []
-        for path in queries:
-            results = photos.search(path, k=NEAREST)
-            answers.append(Answer(f"photo: {path.name}", thumbnail(path), captioned(results)))
-        for label, count in labels.most_common(4):
-            results = photos.search(labels=label, k=NEAREST)
-            answers.append(Answer(f"label: {label} ({count} photos)", None, captioned(results)))
-    return answers
+        by_photo = [
+            Answer(f"photo: {path.name}", thumbnail(path), captioned(photos.search(path, k=NEAREST)))
+            for path in sorted(PHOTOS[-1].glob("*.jpg"))
+        ]
+        by_label = [
+            Answer(f"label: {name} ({count} photos)", None, captioned(photos.search(labels=name, k=NEAREST)))
+            for name, count in Counter(photos.labels()).most_common(4)
+        ]
+    return by_photo + by_label
 
 
 def captioned(results: Any) -> list[tuple[str, str]]:
@@ -243,42 +242,30 @@ def thumbnail(path: str | Path, side: int = 160) -> str:
 
 def report(
     data: Dataset,
-    *,
     scores: Sequence[Score],
     agreements: Mapping[str, Agreement],
     answers: Sequence[Answer],
-    seconds: float,
-    seed: int,
+    facts: Sequence[str],
 ) -> str:
     """Return the page as HTML text; its tables are sorted by what was measured."""
     of = {(score.name, score.bits): score for score in scores}
-    ranked = {
-        bits: sorted((score for score in scores if score.bits == bits), key=lambda score: -score.map)
-        for bits in (*BITS, 0)
-    }
-    return (
-        templates()
-        .get_template("demo.html")
-        .render(
-            title="centerhash: the demo",
-            data=data,
-            best=max((of[name, 64] for name in LEARNED), key=lambda score: score.map),
-            cosine=of["cosine", 0],
-            itq=of["itq", 64],
-            floats=of["classifier", 0],
-            same=of["classifier", 64],
-            ranked=ranked,
-            bar=bar_plot(ranked),
-            agreements=agreements,
-            scatter=scatter_plot(agreements),
-            answers=answers,
-            facts=[
-                *map(" ".join, versions().items()),
-                f"seed {seed}",
-                f"{seconds:.0f} s",
-                "raw results: results.json",
-            ],
-        )
+    best_first = sorted(scores, key=lambda score: -score.map)
+    ranked = {bits: [score for score in best_first if score.bits == bits] for bits in (*BITS, 0)}
+    page = templates().get_template("demo.html")
+    return page.render(
+        title="centerhash: the demo",
+        data=data,
+        best=max((of[name, 64] for name in LEARNED), key=lambda score: score.map),
+        cosine=of["cosine", 0],
+        itq=of["itq", 64],
+        floats=of["classifier", 0],
+        same=of["classifier", 64],
+        ranked=ranked,
+        bar=bar_plot(ranked),
+        agreements=agreements,
+        scatter=scatter_plot(agreements),
+        answers=answers,
+        facts=[*facts, "raw results: results.json"],
     )
 
 

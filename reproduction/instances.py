@@ -103,7 +103,7 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
     """Return one table per number of bits, means over the seeds; also written as table.md."""
     parts, texts = [], []
     for bits in settings.bits:
-        of_bits = [row["found"] for row in rows if row["task"]["config"]["bits"] == bits]
+        of_bits = [row["found"] for row in rows if row["config"]["bits"] == bits]
         lines, chance = [], 0.0
         for key, title in READINGS.items():
             found = [values[key] for values in of_bits if key in values]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
-from operator import getitem
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from pandas import DataFrame
 
 from centerhash.core.files import write_text
 from centerhash.experiments.plots import RANDOM_LINE, look, new_figure
@@ -21,6 +20,8 @@ from reproduction.weights import BINS, weight_distribution
 
 FORMS = ("ics-printed", "ics")
 LETTERS = {"beta": "β", "lambda": "λ"}
+# Columns of the table, with their formats.
+_MEASURES = {"mAP": "{:.3f}", "variance": "{:.4f}", "corner": "{:.0%}"}
 
 
 def run(what: str, settings: Settings) -> Section:
@@ -39,37 +40,17 @@ def run(what: str, settings: Settings) -> Section:
         for value in values
     ]
     rows, failures = common.run_part(settings, what, tasks, _work)
-    select = partial(_select, rows, what)
+    runs = _frame(rows, what)
     pieces = [
         paragraph(words(what)),
-        _map_plot(settings, what, forms, values, select),
+        _map_plot(settings, what, runs),
         heading(f"Weights of the training images, {settings.bits[-1]} bits"),
-        _histograms(settings, what, forms, values, select),
-        _table(settings, what, forms, values, select),
+        _histograms(settings, what, forms, values, runs[runs["bits"] == settings.bits[-1]]),
+        _table(settings, what, runs),
     ]
     if what == "lambda":
         pieces.append(paragraph(words("unstable")))
     return Section(what, f"The parameter {what}", (*pieces, note(words("parameters_remark"))), failures)
-
-
-class _Selection(list[Row]):
-    """Rows of one form, number of bits and value."""
-
-    def mean(self, *keys: str) -> float:
-        """Return the mean of something that was measured, over the seeds."""
-        return float(np.mean([reduce(getitem, keys, row["found"]) for row in self]))
-
-
-def _select(rows: Sequence[Row], what: str, form: str, bits: int, value: float) -> _Selection:
-    return _Selection(
-        row
-        for row in rows
-        if (row["task"]["config"]["method"], row["task"]["config"]["bits"], row["task"][what])
-        == (form, bits, value)
-    )
-
-
-Select = partial[_Selection]
 
 
 def _work(setup: EvaluationSetup, task: Task) -> Row:
@@ -82,69 +63,62 @@ def _work(setup: EvaluationSetup, task: Task) -> Row:
     return {**found, "weights": weight_distribution(*common.train_weights(setup, model))}
 
 
-def _table(
-    settings: Settings, what: str, forms: Sequence[str], values: Sequence[float], select: Select
-) -> Markup:
-    """Return the figures behind the plots, as HTML; also written as table.md."""
-    columns = {
-        "mAP": ("{:.3f}", "map_retrieved"),
-        "variance": ("{:.4f}", "weights", "variance_several"),
-        "corner": ("{:.0%}", "weights", "corner"),
-    }
-    heads = [LETTERS[what], *(f"{bits} bits: {name}" for bits in settings.bits for name in columns)]
+def _frame(rows: Sequence[Row], what: str) -> DataFrame:
+    """A line per run with its form, bits, value, and measures."""
+    columns = ["form", "bits", "value", "mAP", "random", "variance", "corner", "histogram"]
     lines = []
-    for form in forms:
-        for value in values:
-            cells = [f"{METHODS[form].title}, {LETTERS[what]} = {value:g}"]
-            for bits in settings.bits:
-                found = select(form, bits, value)
-                cells += [text.format(found.mean(*keys)) if found else "" for text, *keys in columns.values()]
-            lines.append(cells)
+    for config, about, found in ((row["config"], row["about"], row["found"]) for row in rows):
+        key, weights = (config["method"], config["bits"], about[what]), found["weights"]
+        measures = weights["variance_several"], weights["corner"], weights["histogram"]
+        lines.append([*key, found["map_retrieved"], found["random_retrieved"], *measures])
+    return DataFrame(lines, columns=columns)
+
+
+def _table(settings: Settings, what: str, runs: DataFrame) -> Markup:
+    """Return the means over the seeds behind the plots, as HTML; also written as table.md."""
+    heads = [LETTERS[what], *(f"{bits} bits: {name}" for bits in settings.bits for name in _MEASURES)]
+    means = runs.groupby(["form", "value", "bits"], sort=False)[list(_MEASURES)].mean()
+    lines = []
+    for form, value in means.index.droplevel("bits").unique():
+        cells = [f"{METHODS[form].title}, {LETTERS[what]} = {value:g}"]
+        for bits in settings.bits:
+            found = means.loc[form, value, bits] if (form, value, bits) in means.index else None
+            cells += ["" if found is None else text.format(found[name]) for name, text in _MEASURES.items()]
+        lines.append(cells)
     write_text(settings.folder(what) / "table.md", markdown_table(heads, lines) + "\n")
     return table(heads, lines)
 
 
-def _map_plot(
-    settings: Settings, what: str, forms: Sequence[str], values: Sequence[float], select: Select
-) -> Markup:
+def _map_plot(settings: Settings, what: str, runs: DataFrame) -> Markup:
     """Draw mAP against the parameter, one panel per number of bits, one line per form."""
     with new_figure(3.7 * len(settings.bits), 3.5, len(settings.bits)) as (figure, axes):
         for axis, bits in zip(axes, settings.bits, strict=True):
-            for form in forms:
-                found = {value: rows for value in values if (rows := select(form, bits, value))}
-                scores = [[row["found"]["map_retrieved"] for row in rows] for rows in found.values()]
-                spread = [float(np.std(seeds, ddof=1)) if len(seeds) > 1 else 0.0 for seeds in scores]
-                color, style, mark = look(form)
-                drawn: dict[str, Any] = {
-                    "color": color,
-                    "linestyle": style,
-                    "marker": mark,
-                    "label": METHODS[form].title,
-                }
-                axis.errorbar(list(found), list(map(np.mean, scores)), yerr=spread, capsize=2, **drawn)
-                for rows in list(found.values())[:1]:
-                    axis.axhline(rows.mean("random_retrieved"), **RANDOM_LINE)
+            for form, found in runs[runs["bits"] == bits].groupby("form", sort=False):
+                scores = found.groupby("value")["mAP"].agg(["mean", "std"]).fillna(0.0)
+                color, line, mark = look(form)
+                style: dict[str, Any] = {"color": color, "linestyle": line, "marker": mark, "capsize": 2}
+                axis.errorbar(scores.index, scores["mean"], scores["std"], label=METHODS[form].title, **style)
+                axis.axhline(found["random"].mean(), **RANDOM_LINE)
             axis.set_xscale("log")
-            axis.set_title(f"{bits} bits", fontsize=10, loc="left")
-            axis.set(xlabel=LETTERS[what])
+            axis.set(title=f"{bits} bits", xlabel=LETTERS[what])
         axes[0].set_ylabel("mAP over retrieved relevant items")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return common.write_figure(settings.folder(what) / "map", figure)
 
 
 def _histograms(
-    settings: Settings, what: str, forms: Sequence[str], values: Sequence[float], select: Select
+    settings: Settings, what: str, forms: Sequence[str], values: Sequence[float], runs: DataFrame
 ) -> Markup:
     """Draw the distribution of the training images' weights: a row of panels per form, a column per value."""
     across, down = len(values), len(forms)
     with new_figure(2.1 * across + 0.6, 2.1 * down + 0.3, across, down) as (figure, axes):
         for place, axis in enumerate(axes):
             form, value = forms[place // across], values[place % across]
-            found = select(form, settings.bits[-1], value)
-            counts = [row["found"]["weights"]["histogram"] for row in found] or [[0] * BINS]
-            common.weight_histogram(axis, np.sum(counts, axis=0), look(form).color)
-            text = f", var {found.mean('weights', 'variance_several'):.4f}" if found else ""
-            axis.set_title(f"{LETTERS[what]} {value:g}{text}", fontsize=8, loc="left")
+            found = runs[(runs["form"] == form) & (runs["value"] == value)]
+            counts = np.sum([[0] * BINS, *found["histogram"]], axis=0)
+            common.weight_histogram(axis, counts, look(form).color)
+            text = f", var {found['variance'].mean():.4f}" if len(found) else ""
+            axis.set_title(f"{LETTERS[what]} {value:g}{text}", fontsize=8)
             axis.tick_params(labelsize=7)
             if place % across == 0:
                 axis.set_ylabel(f"{METHODS[form].title}\nshare of labels", fontsize=8)

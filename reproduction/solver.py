@@ -73,7 +73,7 @@ def run(settings: Settings) -> Section:
     rows, failures = common.run_part(settings, WHAT, tasks, partial(_work, settings.models))
     pieces = [paragraph(words("pgd", **common.printed()["solver"]))]
     for form in forms:
-        found = [row for row in rows if row["task"]["config"]["method"] == form]
+        found = [row for row in rows if row["config"]["method"] == form]
         if found:
             pieces += [heading(METHODS[form].title), _panels(settings.folder(WHAT), form, found)]
     heads = ["", "images", "mean distance", "exact, ms", "10 printed steps, ms", "10 true steps, ms"]
@@ -110,16 +110,15 @@ def _panels(folder: Path, form: str, rows: list[Row]) -> Markup:
                 found["minimum"], color="#222222", linewidth=1.2, linestyle="--", label="exact minimum"
             )
             axis.axvline(TIMED_STEPS, color="#999999", linewidth=1, linestyle=":", label="ten steps")
-            title = f"{row['task']['config']['bits']} bits, β {found['beta']:g}, λ {found['lambda']:g}"
-            axis.set_title(title, fontsize=10, loc="left")
-            axis.set(xlabel="steps of projected gradient descent")
+            title = f"{row['config']['bits']} bits, β {found['beta']:g}, λ {found['lambda']:g}"
+            axis.set(title=title, xlabel="steps of projected gradient descent")
         axes[0].set_ylabel("J₁ + λR, mean over the batch")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return common.write_figure(folder / f"convergence-{form}", figure)
 
 
 def _line(row: Row) -> list[str]:
-    found, config = row["found"], row["task"]["config"]
+    found, config = row["found"], row["config"]
     gaps = [found["true"][0], found["printed"][TIMED_STEPS], found["true"][TIMED_STEPS]]
     return [
         f"{METHODS[config['method']].title}, {config['bits']} bits",

@@ -33,7 +33,7 @@ def run(settings: Settings) -> Section:
     bits, forms = max(settings.bits), settings.chosen(WHAT, FORMS)
     tasks = [settings.task(form, bits) for form in forms]
     rows, failures = common.run_part(settings, WHAT, tasks, partial(_work, settings.models))
-    found = {row["task"]["config"]["method"]: row["found"] for row in rows}
+    found = {row["config"]["method"]: row["found"] for row in rows}
     if not found:
         return Section(WHAT, TITLE, (), failures)
     folder, last = settings.folder(WHAT), list(found)[-1]
@@ -74,25 +74,18 @@ def weight_distribution(weights: NDArray[Any], labels: NDArray[np.bool_]) -> Row
     """Describe weights (N, C) of labels (N, C), ready for json.
 
     `variance` is over all labels of all images, and least for equal weights; the others are over images with two labels
-    or more: `variance_several`, the mean square of w - 1/c, a histogram, the share with one weight above CORNER, and by
-    number of labels how uneven weights are on average: 0 where all are 1/c, 1 in a corner.
+    or more: `variance_several`, the mean square of w - 1/c, a histogram, and the share with one weight above CORNER.
     """
     counts = labels.sum(axis=1)
     several = counts >= 2
     every, some = weights[labels].astype(np.float64), weights[several][labels[several]].astype(np.float64)
     even = np.repeat(1 / np.maximum(counts[several], 1), counts[several])
     largest = np.where(labels, weights, 0).max(axis=1)
-    uneven = {
-        str(count): float((largest[counts == count] - 1 / count).mean() / (1 - 1 / count))
-        for count in np.unique(counts[several]).tolist()
-    }
     return {
-        "labels": len(every),
         "variance": float(every.var()) if len(every) else 0.0,
         "variance_several": float(some.var()) if len(some) else 0.0,
         "variance_uneven": float(((some - even) ** 2).mean()) if len(some) else 0.0,
         "histogram": np.histogram(some, bins=BINS, range=(0, 1))[0].tolist(),
-        "uneven": uneven,
         "corner": float((largest[several] > CORNER).mean()) if several.any() else 0.0,
     }
 
@@ -123,24 +116,23 @@ def _pictures(folder: Path, settings: Settings, found: Mapping[str, Row], places
         for axis in axes:
             axis.set_axis_off()
         for axis, place in zip(axes, places, strict=False):
-            lines = {
-                METHODS[form].title: values["queries"][place]["weights"] for form, values in found.items()
-            }
-            row = next(iter(found.values()))["queries"][place]["row"]
+            query = {form: values["queries"][place] for form, values in found.items()}
+            row = next(iter(query.values()))["row"]
+            lines = {METHODS[form].title: values["weights"] for form, values in query.items()}
             if dataset.areas is not None and dataset.areas[row].any():
                 shares = dataset.areas[row] / dataset.areas[row].sum()
-                lines["area"] = {
-                    name: shares[dataset.classes.index(name)] for name in next(iter(lines.values()))
-                }
-            texts = [
-                f"{title}: {', '.join(f'{name} {value:.2f}' for name, value in values.items())}"
-                for title, values in lines.items()
-            ]
-            axis.set_title("\n".join(texts), fontsize=7, loc="left")
+                present = np.flatnonzero(dataset.labels[row])
+                lines["area"] = {dataset.classes[column]: shares[column] for column in present}
+            texts = [f"{title}: {_text(values)}" for title, values in lines.items()]
+            axis.set_title("\n".join(texts), fontsize=7)
             image = load_image((dataset.image_paths or ())[row])
             image.thumbnail((PIXELS, PIXELS))
             axis.imshow(np.asarray(image))
         return common.write_figure(folder / "pictures", figure)
+
+
+def _text(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
 
 
 def _histograms(folder: Path, spread: Mapping[str, Row]) -> Markup:
@@ -149,8 +141,7 @@ def _histograms(folder: Path, spread: Mapping[str, Row]) -> Markup:
         for axis, (form, values) in zip(axes, spread.items(), strict=True):
             common.weight_histogram(axis, np.array(values["histogram"]), look(form).color)
             about = "variance {variance_several:.4f}, in a corner {corner:.1%}".format(**values)
-            title = f"{METHODS[form].title}\n{about}"
-            axis.set_title(title, fontsize=9, loc="left")
+            axis.set_title(f"{METHODS[form].title}\n{about}", fontsize=9)
             axis.set_xlabel("weight")
         axes[0].set_ylabel("share of labels")
         return common.write_figure(folder / "histograms", figure)

@@ -123,9 +123,9 @@ def test_skipped_files(tree: Path) -> None:
     (tree / "film.MOV").write_bytes(b"x")
     files = find_images([tree, tree / "b.jpg"])
     assert files.names == [str(tree / name) for name in ("a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
-    assert files.images == list_images([tree])
-    assert files.skipped == {"texts": 1, "videos": 1, OTHERS: 1}
-    assert skipped_text(files.skipped) == "texts 1, videos 1, other files 1"
+    assert list(map(Path, files.names)) == list_images([tree])
+    assert files.skipped == {".mov": 1, ".txt": 1, OTHERS: 1}
+    assert skipped_text(files.skipped) == ".mov 1, .txt 1, files without a suffix 1"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_frozen_and_finetuned_rows(scene_folder: Path, tmp_path: Path, feature_c
     source = Source(scene_folder, k=30, cache=feature_cache, device="cpu", backbone=shared_backbone(shared))
     rows, failures = compare(source, [*frozen, *tuned], tmp_path, keep=True)
     assert failures == []
-    assert [line.variant for line in summarize(rows).lines] == ["finetune=last", "finetune=off"]
+    assert [variant for _, variant in summarize(rows).lines] == ["finetune=last", "finetune=off"]
     for row in rows:
         model = HashModel.load(tmp_path / row["run"])
         query, _ = read_run_codes(tmp_path / row["run"])

@@ -211,7 +211,7 @@ def test_differences() -> None:
 
 def test_keys_of_rows_and_failures() -> None:
     config = {"method": "ics", "bits": 16, "seed": 0}
-    row = {"task": {"value": 0.1, "config": config}, "found": {}}
+    row = {"config": config, "about": {"value": 0.1}, "found": {}}
     assert row_key(row) == row_key({"config": config, "about": {"value": 0.1}, "error": "x"})
     assert row_key(row) != row_key({"config": config})
 
@@ -233,7 +233,7 @@ def work(folder: Path, setup: EvaluationSetup, task: Task) -> dict[str, Any]:
     if what == "wait":
         time.sleep(600)
     blas = {pool["num_threads"] for pool in threadpool_info()}
-    return {"task": task.identity, "found": {"threads": torch.get_num_threads(), "blas": max(blas)}}
+    return {**task.identity, "found": {"threads": torch.get_num_threads(), "blas": max(blas)}}
 
 
 def tasks_that(*whats: str) -> list[Task]:
@@ -266,7 +266,7 @@ def test_two_processes(feature_folder: Path, tmp_path: Path) -> None:
     assert returned == [{"threads": 1, "blas": 1}] * 3
     assert done_rows["raise 1"]["error"] == "ValueError: thirteen"
     assert "killed" in done_rows["die 2"]["error"]
-    assert len(read_rows(tmp_path / "out" / "results.jsonl", ("task", "found"))) == 3
+    assert len(read_rows(tmp_path / "out" / "results.jsonl", ("found",))) == 3
     pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
     # two, and one in place of the dead unless the other was quick enough to take its tasks
     assert len(pids) in (2, 3)

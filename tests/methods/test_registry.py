@@ -190,7 +190,6 @@ def test_registered_shallow_method(tmp_path: Path) -> None:
         ("my push", Push, {}, "letters"),
         ("push", dict, {}, "HashingLoss"),
         ("push", CentralLoss, {}, "HashingLoss"),
-        ("push", Push, {"family": "central"}, "other"),
         ("push", Push, {"defaults": {"strenght": 1}}, "Did you mean 'strength'"),
     ],
 )

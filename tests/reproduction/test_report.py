@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from reproduction import instances, scores, solver, weights
 from reproduction.__main__ import app
 from reproduction.common import Section, Settings
 from reproduction.report import PARTS, reproduce
-from tests.toys import write_feature_folder
 
 pytestmark = pytest.mark.slow
 
 SMALL = {name: {"head": {"hidden": [32]}, "epochs": 1} for name in METHODS}
-KEYS = ("task", "found")
+KEYS = ("found",)
 
 
 def tiny(data: Path, out: Path, **changes: Any) -> Settings:
@@ -46,11 +44,12 @@ def redrawn(settings: Settings, run: Any) -> Section:
     """Run a part twice: the second call computes nothing and says the same."""
     first = drawn(settings, run)
     folder = settings.out / first.what
-    raw = (folder / "results.jsonl").read_bytes()
+    rows = folder if not first.what.startswith("table") else settings.out / scores.ROWS
+    raw = (rows / "results.jsonl").read_bytes()
     figures = {path.name: path.read_bytes() for path in folder.glob("*.svg")}
     again: Section = run(settings)
     assert again == first
-    assert (folder / "results.jsonl").read_bytes() == raw
+    assert (rows / "results.jsonl").read_bytes() == raw
     assert {path.name: path.read_bytes() for path in folder.glob("*.svg")} == figures
     return first
 
@@ -75,7 +74,7 @@ def test_all_methods_beside_the_printed_tables(feature_folder: Path, tmp_path: P
         "<i>printed</i>, NUS-WIDE",
     ):
         assert text in body(section)
-    rows = read_rows(tmp_path / "table-methods" / "results.jsonl")
+    rows = read_rows(tmp_path / "tables" / "results.jsonl")
     assert {row["config"]["method"] for row in rows} == {"csq", "hashnet", "ics", "lsh"}
     assert f"{rows[0]['evaluation']['map_retrieved']:.3f}" in body(section)
 
@@ -83,33 +82,12 @@ def test_all_methods_beside_the_printed_tables(feature_folder: Path, tmp_path: P
 def test_rows_of_compare_are_taken_over(feature_folder: Path, tmp_path: Path) -> None:
     tasks = plan_tasks(["csq", "ewcs"], [16], 1, SMALL)
     source = Source(feature_folder, k=30, device="cpu")
-    rows, _ = run_tasks(source, tasks, tmp_path / "compared", train_and_evaluate)
-    marked = [{**row, "train_seconds": 1234.5} for row in rows]
-    (tmp_path / "compared" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in marked))
-    settings = tiny(feature_folder, tmp_path, methods=("csq", "ewcs"), results=tmp_path / "compared")
-    scores.run_methods(settings)
-    scores.run_ablation(tiny(feature_folder, tmp_path, methods=("csq", "ewcs")))  # from the other table
-    for what in ("table-methods", "table-ablation"):
-        found = read_rows(tmp_path / what / "results.jsonl")
-        assert [row["train_seconds"] for row in found] == [1234.5, 1234.5]
-
-
-def test_rows_of_other_data_are_not_taken(feature_folder: Path, tmp_path: Path) -> None:
-    other = write_feature_folder(tmp_path / "other", 80, seed=5)
-    tasks = plan_tasks(["csq"], [16], 1, SMALL)
-    run_tasks(Source(other, k=30, device="cpu"), tasks, tmp_path / "compared", train_and_evaluate)
-    told: list[str] = []
-    settings = tiny(
-        feature_folder,
-        tmp_path,
-        methods=("csq",),
-        results=tmp_path / "compared",
-        warn=lambda texts: told.extend(texts),
-    )
-    scores.run_methods(settings)
-    assert any("of another comparison" in text for text in told)
-    (row,) = read_rows(tmp_path / "table-methods" / "results.jsonl")
-    assert row["data"] == "toy"
+    run_tasks(source, tasks, tmp_path / scores.ROWS, train_and_evaluate)
+    before = (tmp_path / scores.ROWS / "results.jsonl").read_bytes()
+    settings = tiny(feature_folder, tmp_path, methods=("csq", "ewcs"))
+    assert "E-WCS" in body(scores.run_methods(settings))
+    assert "E-WCS" in body(scores.run_ablation(settings))
+    assert (tmp_path / scores.ROWS / "results.jsonl").read_bytes() == before
 
 
 def test_ablation(feature_folder: Path, tmp_path: Path) -> None:
@@ -139,14 +117,14 @@ def test_parameter_studies(feature_folder: Path, tmp_path: Path, what: str, lett
     values = [0.0001, 0.001, 0.01, 0.1, 1, 10][: len(rows) // 2]
     assert len(values) == {"beta": 5, "lambda": 6}[what]
     for form in ("ics-printed", "ics"):
-        of_form = [row for row in rows if row["task"]["config"]["method"] == form]
-        assert sorted(row["task"][what] for row in of_form) == values
-        assert all(row["task"]["config"]["options"][what] == row["task"][what] for row in of_form)
+        of_form = [row for row in rows if row["config"]["method"] == form]
+        assert sorted(row["about"][what] for row in of_form) == values
+        assert all(row["config"]["options"][what] == row["about"][what] for row in of_form)
     assert figures_of(tmp_path, what) == {"map", "weights"}
     assert f"ICS as printed, {letter} = 0.01" in body(section)
     if what == "lambda":  # a small one makes exact weights uneven: the opposite of what the paper says
-        exact = [row for row in rows if row["task"]["config"]["method"] == "ics"]
-        uneven = {row["task"]["lambda"]: row["found"]["weights"]["variance_uneven"] for row in exact}
+        exact = [row for row in rows if row["config"]["method"] == "ics"]
+        uneven = {row["about"]["lambda"]: row["found"]["weights"]["variance_uneven"] for row in exact}
         assert uneven[0.0001] > 0.1 > uneven[0.1] > uneven[10] >= 0
 
 

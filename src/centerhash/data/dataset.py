@@ -96,7 +96,7 @@ class Dataset:
 
         """
         contents = read_arrays(features, labels, classes)
-        return _in_memory(contents, names, (train, query, database), seed, name)
+        return _in_memory(contents, names, train, query, database, seed, name)
 
     @classmethod
     def from_images(
@@ -104,21 +104,15 @@ class Dataset:
         paths: Iterable[str | Path],
         labels: Any = None,
         classes: Iterable[str] | None = None,
-        *,
-        names: Iterable[str] | None = None,
-        train: Rows = None,
-        query: Rows = None,
-        database: Rows = None,
-        seed: int = 0,
-        name: str = "images",
+        **more: Any,
     ) -> Dataset:
-        """Create a dataset of image files, named by their paths unless `names` are given; else as `from_arrays`."""
+        """Create a dataset of image files, named by their paths unless `names` are given; `more` as in `from_arrays`."""
         if isinstance(paths, str | Path):
             raise InputError(f"paths must be a list of files, got {paths!r}: use open_dataset for a folder.")
         files = tuple(map(Path, paths))
         columns, matrix = no_labels(len(files)) if labels is None else read_labels(labels, classes)
         contents = Contents(tuple(map(str, files)), columns, matrix, paths=files)
-        return _in_memory(contents, names, (train, query, database), seed, name)
+        return _in_memory(contents, **{"name": "images", **more})
 
     @classmethod
     def from_torch(cls, dataset: Any, classes: Iterable[str] | None = None, **more: Any) -> Dataset:
@@ -191,12 +185,19 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _in_memory(
-    contents: Contents, names: Iterable[str] | None, rows: Sequence[Rows], seed: int, name: str
+    contents: Contents,
+    names: Iterable[str] | None = None,
+    train: Rows = None,
+    query: Rows = None,
+    database: Rows = None,
+    seed: int = 0,
+    name: str = "arrays",
 ) -> Dataset:
     if names is not None:
         contents = replace(contents, names=tuple(map(str, names)))
-    splits = {split: members for split, members in zip(SPLIT_NAMES, rows, strict=True) if members is not None}
-    return _assembled(contents, name, Path(), make_splits(len(contents.labels), splits, seed=seed))
+    rows = {"train": train, "query": query, "database": database}
+    given = {split: members for split, members in rows.items() if members is not None}
+    return _assembled(contents, name, Path(), make_splits(len(contents.labels), given, seed=seed))
 
 
 def open_dataset(

@@ -1,4 +1,4 @@
-"""Finding images: files, folders and patterns, and what was passed over on the way, by kind."""
+"""Finding images: files, folders and patterns, and what was passed over on the way, by suffix."""
 
 from __future__ import annotations
 
@@ -8,21 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import SUFFIXES, is_picture_name
 
-FOLDERS, OTHERS = "folders without permission", "other files"
-# What people call files of these suffixes.
-_KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".3gp", ".mts", ".mpg"), "videos"),
-        **dict.fromkeys((".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"), "raw images"),
-        **dict.fromkeys((".svg", ".eps", ".psd", ".xcf", ".ai"), "drawings"),
-        **dict.fromkeys((".txt", ".md", ".csv", ".json", ".jsonl", ".xml", ".html", ".pdf", ".doc", ".docx"), "texts"),
-    }
-)  # fmt: skip
+FOLDERS, OTHERS = "folders without permission", "files without a suffix"
 # Folders in which other programs keep thumbnails, previews and deleted files among the photos.
 _KEPT_BY_PROGRAMS = frozenset(
     {"@eadir", "#recycle", "$recycle.bin", "lost+found", "system volume information"}
@@ -35,15 +25,10 @@ _DESCRIPTIONS = ("labels.csv", "classes.txt")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """The names of image files, each once, and how many other files were passed over, by kind ("videos": 3)."""
+    """The names of image files, each once, and how many other files were passed over, by suffix (".mp4": 3)."""
 
     names: list[str]
     skipped: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def images(self) -> list[Path]:
-        """The image files."""
-        return list(map(Path, self.names))
 
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
@@ -51,7 +36,7 @@ def list_images(paths: Sequence[str | Path]) -> list[Path]:
 
     Folders and patterns give files with a picture's suffix, sorted, without hidden ones; each comes once.
     """
-    return find_images(paths).images
+    return list(map(Path, find_images(paths).names))
 
 
 def find_images(paths: Sequence[str | Path]) -> ImageFiles:
@@ -65,10 +50,9 @@ def find_images(paths: Sequence[str | Path]) -> ImageFiles:
 
 
 def skipped_text(skipped: Mapping[str, int]) -> str:
-    """What was passed over, as one line: "videos 3, texts 2"; empty where nothing was."""
-    advice = {FOLDERS: " (allow reading them)"}
-    ranked = sorted(skipped.items(), key=lambda pair: (pair[0] == OTHERS, -pair[1], pair[0]))
-    return ", ".join(f"{kind} {count:,}{advice.get(kind, '')}" for kind, count in ranked)
+    """What was passed over, as one line: ".mp4 3, .txt 2"; empty if nothing was."""
+    ranked = sorted(skipped.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{kind} {count:,}" for kind, count in ranked)
 
 
 def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
@@ -92,7 +76,7 @@ def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
             if is_picture_name(file.name) and file.is_file():
                 images.append(str(file))
             elif file.name not in _DESCRIPTIONS and file.is_file():
-                passed[kind_of(file.name)] += 1
+                passed[file.suffix.lower() or OTHERS] += 1
     except (OSError, ValueError) as error:  # ValueError: a pattern such as '**x'
         raise DataError(f"cannot list '{entry}': {getattr(error, 'strerror', None) or error}.") from error
     if not images:
@@ -112,11 +96,6 @@ def _files_below(root: Path, passed: Counter[str]) -> Iterator[Path]:
     for folder, below, files in os.walk(root, onerror=closed):
         below[:] = [name for name in below if not is_passed_over(name)]
         yield from (Path(folder, name) for name in files if not name.startswith("."))
-
-
-def kind_of(name: str) -> str:
-    """What people call a file that is no image which can be read: "videos", "texts"."""
-    return _KINDS.get(Path(name).suffix.lower(), OTHERS)
 
 
 def is_passed_over(name: str) -> bool:

@@ -16,45 +16,30 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from markupsafe import Markup
-from numpy.typing import NDArray
 
+from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.core.rendering import templates_of
-from centerhash.encoding.code_files import DATABASE
-from centerhash.experiments.plots import (
-    DEPTHS,
-    RANKS,
-    Series,
-    line_plot,
-    precision_points,
-    recall_points,
-    svg_text,
-)
+from centerhash.evaluation import Evaluation
+from centerhash.experiments import plots, tables
 from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded, run_tasks, unfinished
-from centerhash.experiments.tables import (
-    FORMS,
-    MAPS,
-    Line,
-    Summary,
-    csv_text,
-    latex,
-    markdown,
-    summarize,
-    tables,
-)
+from centerhash.experiments.tables import LINE, MAPS, Summary
 from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, trains_network
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import Head
 from centerhash.training.finish import code_rotation, rotation_sample
-from centerhash.training.results import write_code_files
+from centerhash.training.results import logits_in_chunks, write_code_files
 from centerhash.training.run_folder import drop_checkpoints
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RUNS = "runs"  # below the folder of a comparison, if models and codes are kept
 
@@ -66,14 +51,9 @@ def run_folder(out: Path, task: Task) -> Path:
     return out / RUNS / f"{config['method']}-{config['bits']}-seed{config['seed']}-{digest}"
 
 
-def is_kept(out: Path, task: Task) -> bool:
-    """Return whether the model and the codes of a task are there; the database is written last."""
-    return (run_folder(out, task) / DATABASE).exists()
-
-
 def planned_runs(tasks: Sequence[Task], out: Path, keep: bool) -> list[Task]:
-    """The tasks that `out` has no rows of, or with `keep` no models and codes."""
-    return unfinished(tasks, read_rows(out / RESULTS), partial(is_kept, out) if keep else None)
+    """The tasks that `out` has no rows of, or with `keep` no rows that name their models and codes."""
+    return unfinished(tasks, read_rows(out / RESULTS), "run" if keep else "config")
 
 
 def compare(
@@ -92,9 +72,7 @@ def compare(
     arguments of `run_tasks`.
     """
     work = partial(train_and_evaluate, out=Path(out), keep=keep, both_forms=both_forms)
-    return run_tasks(
-        source, tasks, out, work, is_complete=partial(is_kept, Path(out)) if keep else None, **running
-    )
+    return run_tasks(source, tasks, out, work, needs="run" if keep else "config", **running)
 
 
 def train_and_evaluate(
@@ -119,7 +97,7 @@ def train_and_evaluate(
     trained, splits = time.perf_counter(), setup.dataset.splits
     query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
     encoded = time.perf_counter()
-    depths = [depth for depth in DEPTHS if depth <= len(database)]
+    depths = [depth for depth in plots.DEPTHS if depth <= len(database)]
     result = setup.evaluate(model.bits, query, database, precision_at=depths)
     row = {
         "config": dict(task.resolved),
@@ -131,31 +109,39 @@ def train_and_evaluate(
         "threads": torch.get_num_threads(),
     }
     if both_forms and get_method(model.spec.method).family != "shallow":
-        rotation = other_rotation(setup, model)
-        others = (setup.encode_rotated(model, rows, rotation)[1] for rows in (splits.query, splits.database))
-        other = setup.evaluate(model.bits, *others)
+        other = rotated_result(setup, model)
         both = (other, result) if model.spec.head.rotate else (result, other)
-        for form, scores in zip(FORMS, both, strict=True):
+        for form, scores in zip(tables.FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
-    if out is not None and keep:
-        folder = make_folder(run_folder(out, task))
-        model.save(folder)
+    if out is None:
+        return row
+    folder = run_folder(out, task)
+    if keep:
+        model.save(make_folder(folder))
         write_code_files(folder, model.bits, (query, database), setup.dataset, splits)
         drop_checkpoints(folder)
         row["run"] = folder.relative_to(out).as_posix()
-    elif out is not None and not is_kept(out, task):
-        shutil.rmtree(run_folder(out, task), ignore_errors=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # other runs are there, or this one needed no folder
-            (out / RUNS).rmdir()
+            folder.parent.rmdir()
     return row
 
 
-def other_rotation(setup: EvaluationSetup, model: HashModel) -> NDArray[np.float64]:
-    """The rotation (K, K) from a model's logits to the other form: as trained, or rotated."""
+def rotated_result(setup: EvaluationSetup, model: HashModel) -> Evaluation:
+    """Evaluate the other form of a deep model's logits: as trained if it rotates them, else rotated."""
+    splits = setup.dataset.splits
     if isinstance(model.network, Head) and model.network.rotation is not None:
-        return model.network.rotation.matrix.double().numpy().T
-    rows = setup.dataset.splits.train
-    return code_rotation(model.logits(setup.features[rows[rotation_sample(rows)]]))
+        rotation = model.network.rotation.matrix.double().numpy().T
+    else:
+        rotation = code_rotation(model.logits(setup.features[splits.train[rotation_sample(splits.train)]]))
+    query, database = (
+        np.concatenate(
+            [pack(binarize(logits @ rotation)) for _, logits in logits_in_chunks(model, setup.features, rows)]
+        )
+        for rows in (splits.query, splits.database)
+    )
+    return setup.evaluate(model.bits, query, database)
 
 
 def read_results(folder: str | Path) -> list[Row]:
@@ -169,64 +155,57 @@ def read_results(folder: str | Path) -> list[Row]:
 
 def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence[Row] = ()) -> Summary:
     """Write table.md, table.tex, table.csv and report.html into `folder`, from the rows alone."""
-    summary, out = summarize(rows), make_folder(folder)
-    write_text(out / "table.md", markdown(summary, failures))
-    write_text(out / "table.tex", latex(summary))
-    write_text(out / "table.csv", csv_text(summary))
+    summary, out = tables.summarize(rows), make_folder(folder)
+    write_text(out / "table.md", tables.markdown(summary, failures))
+    write_text(out / "table.tex", tables.latex(summary))
+    write_text(out / "table.csv", tables.csv_text(summary))
     write_text(out / "report.html", comparison_page(summary, failures))
     return summary
 
 
 def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
     """The page as HTML text."""
-    first = summary.first
-    facts = [f"{name} {version}" for name, version in first.get("versions", {}).items()]
+    facts = [f"{name} {version}" for name, version in summary.first.get("versions", {}).items()]
+    # The last run of a line has the most bits.
+    last = summary.runs.groupby(LINE)["row"].last()
     page = templates_of("centerhash.experiments").get_template("compare.html")
     return page.render(
-        title=f"centerhash: comparison on {first['data']}",
+        title=f"centerhash: comparison on {summary.first['data']}",
         summary=summary,
         tables=[
-            (title, ["", *heads], rows) for title, (_, *heads), rows in tables(summary, Markup("<b>{}</b>"))
+            (title, ["", *heads], rows)
+            for title, (_, *heads), rows in tables.tables(summary, Markup("<b>{}</b>"))
         ],
-        plots=_plots(summary),
-        options=[(line.title, _options_text(line)) for line in summary.lines],
+        plots=[(title, plots.svg_text(figure)) for title, figure in _plots(summary).items()],
+        options=[(title, _settings(last[line])) for line, title in summary.lines.items()],
         failures=[failure_text(row) for row in failures],
         facts=[*facts, "raw results: results.jsonl"],
     )
 
 
-def _options_text(line: Line) -> str:
-    """The settings of a line with the most bits."""
-    config = line.scores[max(line.scores)].rows[0]["config"]
-    return json.dumps({key: value for key, value in config.items() if key not in ("method", "seed")})
+def _settings(row: Row) -> str:
+    return json.dumps({key: value for key, value in row["config"].items() if key not in ("method", "seed")})
 
 
-def _plots(summary: Summary) -> list[tuple[str, Markup]]:
-    """Title and figure of each plot."""
-    scores = [(line, bits, score) for line in summary.lines for bits, score in line.scores.items()]
-    recall: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
-    precision: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
-    for line, bits, score in scores:
-        evaluations = [row["evaluation"] for row in score.rows]
-        recall[f"{bits} bits"].append(Series(line.title, line.method, *recall_points(evaluations)))
-        precision[f"{bits} bits"].append(Series(line.title, line.method, *precision_points(evaluations)))
-    means = {
-        f"mAP@{summary.depth:,}, {name}": [_means(line, metric) for line in summary.lines]
-        for metric, name in MAPS.items()
-    }
+def _plots(summary: Summary) -> dict[str, Figure]:
+    """The figures by title: mAP, one point per Hamming radius, and precision by rank."""
+    lines = summary.lines
+    recall: dict[str, list[plots.Series]] = {f"{bits} bits": [] for bits in summary.bits}
+    precision: dict[str, list[plots.Series]] = {f"{bits} bits": [] for bits in summary.bits}
+    for (method, variant, bits), rows in summary.runs.groupby([*LINE, "bits"], sort=False)["row"]:
+        title, evaluations = lines[method, variant], [row["evaluation"] for row in rows]
+        recall[f"{bits} bits"].append(plots.Series(title, method, *plots.recall_points(evaluations)))
+        precision[f"{bits} bits"].append(plots.Series(title, method, *plots.precision_points(evaluations)))
+    means: dict[str, list[plots.Series]] = {}
+    for metric, name in MAPS.items():
+        scores = summary.runs.groupby([*LINE, "bits"])[metric].agg(["mean", "std"]).fillna(0.0)
+        means[f"mAP@{summary.depth:,}, {name}"] = [
+            plots.Series(title, line[0], *scores.loc[line].reset_index().to_numpy().T.tolist())
+            for line, title in lines.items()
+        ]
     random = [summary.random(metric) for metric in MAPS]
-    return [
-        (
-            "mAP against bits",
-            svg_text(line_plot(means, "bits", "mean average precision", summary.bits, random)),
-        ),
-        ("Precision and recall by Hamming radius", svg_text(line_plot(recall, "recall", "precision"))),
-        ("Precision at the first ranks", svg_text(line_plot(precision, "n", "precision@n", RANKS))),
-    ]
-
-
-def _means(line: Line, metric: str) -> Series:
-    """Mean and deviation of a metric by bits."""
-    means = [score.mean(metric) or 0.0 for score in line.scores.values()]
-    spread = [score.deviation(metric) or 0.0 for score in line.scores.values()]
-    return Series(line.title, line.method, list(line.scores), means, spread)
+    return {
+        "mAP against bits": plots.line_plot(means, "bits", "mean average precision", summary.bits, random),
+        "Precision and recall by Hamming radius": plots.line_plot(recall, "recall", "precision"),
+        "Precision at the first ranks": plots.line_plot(precision, "n", "precision@n", plots.RANKS),
+    }

@@ -49,6 +49,10 @@ _STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "grid.color": "#e6e6e6",
     "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
     "text.parse_math": False,  # "$5 or $6" is no formula.
     "svg.hashsalt": "centerhash",  # The same figure gives the same bytes.
     "svg.fonttype": "none",  # Text stays text.
@@ -128,10 +132,9 @@ def line_plot(
             for series in drawn:
                 color, line, mark = look(series.method)
                 style: dict[str, Any] = {"color": color, "linestyle": line, "marker": mark, "capsize": 2}
-                style["markevery"] = max(1, len(series.x) // 8)
                 # Other settings of a method have hollow markers.
-                if series is not next(one for one in drawn if one.method == series.method):
-                    style["markerfacecolor"] = "white"
+                first = series is next(one for one in drawn if one.method == series.method)
+                style |= {"markevery": max(1, len(series.x) // 8), "mfc": color if first else "white"}
                 handles[series.name] = axis.errorbar(series.x, series.y, series.spread or None, **style)
             if random:
                 handles["random ranking"] = axis.axhline(random[number], **RANDOM_LINE)
@@ -139,10 +142,8 @@ def line_plot(
                 axis.set_xscale("log")
                 axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
                 axis.minorticks_off()
-            axis.set_title(title, fontsize=10, loc="left")
-            axis.set(xlabel=xlabel, ylabel=ylabel)
-        below: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 8}
-        figure.legend(handles.values(), handles, ncols=legend_columns, **below)
+            axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
+        figure.legend(handles.values(), handles, ncols=legend_columns, loc="outside lower center")
         return figure
 
 
@@ -159,10 +160,9 @@ def recall_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[float]
 
 def precision_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
     """Depths, and the mean precision at each; all evaluations are of one database, so they have the same depths."""
-    means = {
-        n: float(np.mean([one["precision"][n] for one in evaluations])) for n in evaluations[0]["precision"]
-    }
-    return [float(depth) for depth in means], list(means.values())
+    depths = list(evaluations[0]["precision"])
+    means = np.mean([[one["precision"][depth] for depth in depths] for one in evaluations], axis=0)
+    return [float(depth) for depth in depths], means.tolist()
 
 
 # Codes
@@ -174,46 +174,41 @@ def code_heat_map(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[s
     `codes` (N, K) are -1 and +1, `labels` (N, C) bool.
     """
     labels = np.asarray(labels) != 0
-    shown = _most_frequent(labels, MOST_CLASSES)
+    shown = _most_frequent(labels, classes, MOST_CLASSES)
     means = [codes[labels[:, number]].mean(axis=0) for number in shown]
     with new_figure(7, 1.4 + 0.19 * max(len(shown), 4)) as (figure, (axis,)):
         drawn = axis.imshow(means, vmin=-1, vmax=1, cmap="RdBu_r", aspect="auto", interpolation="nearest")
-        axis.set_yticks(range(len(shown)), _names(classes, shown), fontsize=8)
+        axis.set_yticks(range(len(shown)), shown.values(), fontsize=8)
         axis.set(xlabel="bit")
         axis.grid(visible=False)
         figure.colorbar(drawn, ax=axis, label="mean of the bit")
         return figure
 
 
-def t_sne(
-    codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None, seed: int = 0
-) -> Figure:
+def t_sne(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None) -> Figure:
     """At most 2,000 codes (N, K) in the plane by t-SNE, in the color of the most frequent class of each item (N, C)."""
     rows = slice(None, None, -(-len(codes) // MOST_POINTS))
     labels = np.asarray(labels)[rows] != 0
     near = min(30.0, (len(labels) - 1) / 3)
-    method = require("sklearn.manifold").TSNE(perplexity=near, init="random", random_state=seed)
+    method = require("sklearn.manifold").TSNE(perplexity=near, init="random", random_state=0)
     points = method.fit_transform(codes[rows].astype(np.float32))
-    shown = _most_frequent(labels, len(_COLORS))
+    shown = _most_frequent(labels, classes, len(_COLORS))
     with new_figure(6.4, 4.6) as (figure, (axis,)):
         marks: dict[str, Any] = {"s": 9, "alpha": 0.6, "linewidths": 0}
         axis.scatter(*points.T, color="#BBBBBB", label="other", **marks)
         # The most frequent class is drawn last, over the others of the same item.
-        for color, number, name in reversed([*zip(_COLORS, shown, _names(classes, shown), strict=False)]):
+        for color, (number, name) in reversed([*zip(_COLORS, shown.items(), strict=False)]):
             axis.scatter(*points[labels[:, number]].T, color=color, label=name, **marks)
         axis.set(xticks=[], yticks=[])
-        figure.legend(frameon=False, fontsize=8, loc="outside right upper", markerscale=2)
+        figure.legend(loc="outside right upper", markerscale=2)
         return figure
 
 
-def _most_frequent(labels: NDArray[np.bool_], most: int) -> list[int]:
-    """The classes with items, the most frequent first."""
+def _most_frequent(labels: NDArray[np.bool_], classes: Sequence[str] | None, most: int) -> dict[int, str]:
+    """The names of the classes with items by their numbers, the most frequent first."""
     counts = labels.sum(axis=0)
-    return [int(number) for number in np.argsort(-counts, kind="stable")[:most] if counts[number]]
-
-
-def _names(classes: Sequence[str] | None, numbers: Sequence[int]) -> list[str]:
-    return [classes[number] if classes else str(number) for number in numbers]
+    numbers = [int(number) for number in np.argsort(-counts, kind="stable")[:most] if counts[number]]
+    return {number: classes[number] if classes else str(number) for number in numbers}
 
 
 def write_plots(database: CodeFile, result: Evaluation, folder: str | Path) -> list[Path]:

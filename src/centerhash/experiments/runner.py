@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +33,7 @@ from centerhash.experiments.tasks import (
     Row,
     Source,
     Task,
+    row_key,
     task_name,
     trains_network,
 )
@@ -60,12 +61,12 @@ def run_tasks(
     progress: Progress = silent,
     on_done: TaskDone | None = None,
     warn: Callable[[Sequence[str]], None] | None = None,
-    is_complete: Callable[[Task], bool] | None = None,
+    needs: str = "config",
 ) -> tuple[list[Row], list[Row]]:
     """Run the tasks that `out` has no rows of; return all its rows, and the failures of this attempt.
 
     With several jobs, each task runs in a worker process with its share of the threads. `warn` receives the warnings
-    of the dataset. A task with a row runs again unless it `is_complete`.
+    of the dataset. A task runs again if its row has no entry of the name `needs`.
     """
     _check_tasks(source, tasks, jobs)
     trained = [trains_network(task.config) for task in tasks]
@@ -76,18 +77,16 @@ def run_tasks(
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)
-    waiting = unfinished(tasks, rows, is_complete)
-    _forget_failures(folder, tasks)
-    done, running = len(tasks) - len(waiting), list[Task]()
+    waiting, running = unfinished(tasks, rows, needs), list[Task]()
+    tried = {task.key for task in tasks}
+    _write_rows(folder / FAILURES, [row for row in read_failures(folder) if row_key(row) not in tried])
+    done = len(tasks) - len(waiting)
 
-    def show() -> None:
+    def started(*more: Task) -> None:
+        running.extend(more)
         progress(stage, done, len(tasks), ", ".join(task.name for task in running))
 
-    def started(task: Task) -> None:
-        running.append(task)
-        show()
-
-    show()
+    started()
     jobs = min(jobs, len(waiting))
     if jobs > 1:
         results = _run_in_processes(source, waiting, work, jobs, started)
@@ -96,10 +95,10 @@ def run_tasks(
     for task, row in results:
         done += 1
         running.remove(task)
-        failed = "error" in row
-        (failures if failed else rows).append(row)
-        append_line(folder / (FAILURES if failed else RESULTS), row_line(row))
-        show()
+        kept, name = (failures, FAILURES) if "error" in row else (rows, RESULTS)
+        kept.append(row)
+        append_line(folder / name, row_line(row))
+        started()
         if on_done is not None:
             on_done(done, len(tasks), task, row)
     return rows, failures
@@ -121,14 +120,10 @@ def _check_tasks(source: Source, tasks: Sequence[Task], jobs: int) -> None:
             )
 
 
-def unfinished(
-    tasks: Sequence[Task], rows: Sequence[Row], is_complete: Callable[[Task], bool] | None = None
-) -> list[Task]:
-    """The tasks that have no row yet, or are not complete."""
-    finished = {row_key(row) for row in rows}
-    return [
-        task for task in tasks if task.key not in finished or not (is_complete is None or is_complete(task))
-    ]
+def unfinished(tasks: Sequence[Task], rows: Sequence[Row], needs: str = "config") -> list[Task]:
+    """The tasks that have no row yet, or only one without the entry `needs`."""
+    finished = {row_key(row) for row in rows if needs in row}
+    return [task for task in tasks if task.key not in finished]
 
 
 def select_rows(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:
@@ -157,7 +152,7 @@ def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
             continue
         try:
             row = parse_json(line.decode())
-            if not isinstance(row, dict) or not {*keys, "config"} <= {*row, *row.get("task", {})}:
+            if not isinstance(row, dict) or not {*keys, "config"} <= row.keys():
                 raise ValueError(f"it needs config, {', '.join(keys)}")
         except ValueError as error:  # not json, or not UTF-8
             if number == len(lines):
@@ -177,33 +172,20 @@ def row_line(row: Row) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-def row_key(row: Row) -> str:
-    """The key of the task of a row or a failure, as `Task.key`."""
-    identity = row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]}
-    return json.dumps(identity, sort_keys=True)
-
-
 def rounded(value: Any, digits: int = 6) -> Any:
     """Round every fraction in plain values: a row with its curves then needs a few kB."""
-    if isinstance(value, float):
-        return round(value, digits)
-    if isinstance(value, dict):
-        return {key: rounded(item, digits) for key, item in value.items()}
-    return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+    return json.loads(json.dumps(value), parse_float=lambda number: round(float(number), digits))
 
 
 def differences(row: Row, facts: Row) -> list[str]:
     """List what distinguishes the data and evaluation of a row from `facts`; empty within one comparison."""
-    texts = []
-    if row["fingerprint"] != facts["fingerprint"]:
-        same = " with other labels or splits" if row["data"] == facts["data"] else ""
-        texts.append(f"data was {row['data']}, now {facts['data']}{same}")
-    # of features there is no backbone
-    before, now = (values.get("backbone", {}).get("key") for values in (row, facts))
-    if before != now:
-        texts.append(f"features were of {before}, now of {now}")
+    same = " with other labels or splits" if row["data"] == facts["data"] else ""
+    changed = row["fingerprint"] != facts["fingerprint"]
+    texts = [f"data was {row['data']}, now {facts['data']}{same}"] if changed else []
     pairs = [(name, row[name], facts[name]) for name in ("split", "images")]
     pairs += [(name, row["evaluation"][name], facts["evaluation"][name]) for name in ("k", "exclude_self")]
+    # Features have no backbone.
+    pairs.append(("backbone", *(values.get("backbone", {}).get("key") for values in (row, facts))))
     return texts + [f"{name} was {stored}, now {new}" for name, stored, new in pairs if stored != new]
 
 
@@ -221,20 +203,12 @@ def open_results(folder: Path, facts: Row) -> list[Row]:
     return rows
 
 
-def _forget_failures(folder: Path, tasks: Sequence[Task]) -> None:
-    """Remove the failures of tasks that are about to be tried again."""
-    path = folder / FAILURES
-    if not path.exists():
-        return
-    tried = {task.key for task in tasks}
-    kept = [row for row in read_failures(folder) if row_key(row) not in tried]
-    _write_rows(path, kept)
-    if not kept:
-        path.unlink()
-
-
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
-    write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
+    """Replace the rows of a file; without rows there is no file."""
+    if rows:
+        write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
+    else:
+        path.unlink(missing_ok=True)
 
 
 # Failures
@@ -242,18 +216,15 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def failure(task: Task, error: BaseException) -> Row:
     """What is stored of a task that failed; errors other than ours come with a trace."""
-    row: Row = {"config": task.resolved}
-    if task.about:
-        row["about"] = dict(task.about)
     if isinstance(error, CenterhashError):
-        return {**row, "error": str(error)}
+        return {**task.identity, "error": str(error)}
     trace = "".join(traceback.format_exception(error))
-    return {**row, "error": f"{type(error).__name__}: {error}", "trace": trace}
+    return {**task.identity, "error": f"{type(error).__name__}: {error}", "trace": trace}
 
 
 def failure_text(row: Row) -> str:
     """Describe a failed task in one line."""
-    return f"{task_name(row['config'], row.get('about', {}))}: {' '.join(row['error'].split())}"
+    return f"{task_name(row)}: {' '.join(row['error'].split())}"
 
 
 # Running
@@ -286,34 +257,33 @@ def _run_in_processes(
     """
     context = get_context("spawn")  # a fork would inherit torch's thread pools in an unknown state
     theirs, ours = context.Pipe(duplex=False)  # closed, by us or by our death, it ends all workers
-    threads = max(1, torch.get_num_threads() // jobs)
-    waiting, idle = deque(tasks), list[ProcessPoolExecutor]()
+    start = theirs, max(1, torch.get_num_threads() // jobs)
+    waiting, pools, idle = deque(tasks), list[ProcessPoolExecutor](), list[ProcessPoolExecutor]()
     running: dict[Future[Row], tuple[Task, ProcessPoolExecutor]] = {}
-    with ExitStack() as pools:
-        pools.callback(theirs.close)
-        pools.callback(ours.close)
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    if not idle:
-                        made = ProcessPoolExecutor(1, context, _start_worker, (theirs, threads))
-                        idle.append(pools.enter_context(made))
-                    task, pool = waiting.popleft(), idle.pop()
-                    running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
-                    started(task)
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    task, pool = running.pop(future)
-                    error = future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        error = CenterhashError(
-                            "its process was killed or crashed: is there too little memory for so many jobs?"
-                        )
-                    else:
-                        idle.append(pool)
-                    yield task, failure(task, error) if error else future.result()
-        except BaseException:
-            ours.close()
-            raise
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                if not idle:
+                    pools.append(ProcessPoolExecutor(1, context, _start_worker, start))
+                    idle.append(pools[-1])
+                task, pool = waiting.popleft(), idle.pop()
+                running[pool.submit(_attempt, partial(_opened, source), task, work)] = task, pool
+                started(task)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task, pool = running.pop(future)
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    error = CenterhashError(
+                        "its process was killed or crashed: is there too little memory for so many jobs?"
+                    )
+                else:
+                    idle.append(pool)
+                yield task, failure(task, error) if error else future.result()
+    finally:
+        ours.close()
+        for pool in pools:
+            pool.shutdown()
+        theirs.close()
 
 
 def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
@@ -321,18 +291,16 @@ def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     torch.set_num_threads(threads)
     threadpool_limits(threads)
-    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
-
-def _exit_with(parent: Connection[Any, Any]) -> None:
-    try:
-        parent.recv()
-    except (EOFError, OSError):
+    def exit_with_parent() -> None:
+        with suppress(EOFError, OSError):
+            parent.recv()
         os._exit(1)
 
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
-_opened = cache(Source.open)  # once per worker
 
-
-def _attempt_in_worker(source: Source, task: Task, work: Work) -> Row:
-    return _attempt(lambda: _opened(source), task, work)
+@cache
+def _opened(source: Source) -> EvaluationSetup:
+    """Open a source once per worker."""
+    return source.open()

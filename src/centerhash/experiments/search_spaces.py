@@ -21,51 +21,37 @@ Setting: TypeAlias = Callable[[int], Point]
 LEARNING_RATES = (5e-4, 1e-3, 2e-3, 4e-3)
 
 
-def _grid(**values: list[Any]) -> list[Point]:
-    """All combinations, the last name varying fastest."""
-    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+def _spaces(bits: int) -> dict[str, dict[str, list[Any]]]:
+    """The values that are tried of the options of each method; lambda of ICS-softmax is a part of the scale."""
+    cubic = bits**3 / 131072
+    return {
+        "lsh": {"normalize": [True, False]},
+        "sh": {"normalize": [True, False]},
+        "itq": {"normalize": [True, False], "iterations": [20, 50, 100]},
+        "bre": {"bandwidth": [0.35, 0.7, 1.0], "points": [50, 100, 200], "partners": [25, 50]},
+        "ksh": {"bandwidth": [0.35, 0.7, 1.0], "anchors": [300, 1000], "ridge": [0.0, 0.01, 0.03]},
+        "sdh": {"bandwidth": [0.4, 0.7, 1.0], "scaled": [True, False], "nu": [1e-5, 1e-3]},
+        "cnnh": {"sweeps": [5, 10, 20]},
+        "dnnh": {"margin": [1.0, 2.0, 4.0], "epsilon": [0.25, 0.5]},
+        "dpsh": {"slope": [8 / bits, 0.5], "lambda": [0.01, 0.1, 1.0]},
+        "dhn": {"slope": [8 / bits, 0.5, 1.0], "lambda": [1.0, 0.1 * bits, 0.3 * bits]},
+        "hashnet": {"class_num": [0.0, 1.0], "last_beta": [7.1414, 10.0], "continuous": [True, False]},
+        "dch": {"gamma": [20.0, 1.0 * bits, 2.0 * bits], "lambda": [0.0, 0.1, 1.0]},
+        "greedyhash": {"alpha": [0.01, 0.1, 1.0], "classifier": ["sigmoid", "softmax"]},
+        "idhn": {"alpha": [5.0, 10.0], "gamma": [0.1, 1.0], "lambda": [0.01, 0.1, 1.0]},
+        "csq": {"gamma": [0.05, 0.1, 0.5, 1.0], "centers": ["auto", "random"]},
+        "dpn": {"margin": [0.5, 1.0, 2.0], "target": ["majority", "each"]},
+        "ewcs": {"gamma": [0.05, 0.1, 0.5, 1.0], "centers": ["auto", "random"]},
+        "ics": {"lambda": [cubic, 4 * cubic, 16 * cubic], "gamma": [0.05, 0.25, 0.5]},
+        "ics-printed": {"lambda": [0.01, 0.1, 1.0], "gamma": [0.05, 0.25, 0.5]},
+        "orthohash": {"scale": [4.0, 6.0, 8.0], "margin": [0.0, 0.1, 0.2]},
+        "hyp2": {"beta": [0.5, 1.0, 2.0], "tanh": [True, False]},
+        "mdsh": {"beta": [0.01, 0.1, 1.0], "scale": [bits**0.5, 2 * bits**0.5], "lambda": [1e-4, 0.01]},
+        "lscsh": {"alpha_1": [0.01, 0.1, 1.0], "alpha_2": [0.1, 0.5, 2.0], "gamma": [0.05, 0.5]},
+        "crh": {"heads": [1, 2, 4], "rounds": [5, 10, 30], "codebook": [1, 2, 4]},
+        "ics-softmax": {"scale": [6.0, 8.0, 10.0], "lambda": [0.125, 0.25, 0.5]},
+    }
 
-
-def _lambda(*values: float) -> dict[str, list[float]]:
-    """Values of the option lambda, whose name Python keeps for itself."""
-    return {"lambda": list(values)}
-
-
-_SPACES: dict[str, Callable[[int], list[Point]]] = {
-    "lsh": lambda bits: _grid(normalize=[True, False]),
-    "sh": lambda bits: _grid(normalize=[True, False]),
-    "itq": lambda bits: _grid(normalize=[True, False], iterations=[20, 50, 100]),
-    "bre": lambda bits: _grid(bandwidth=[0.35, 0.7, 1.0], points=[50, 100, 200], partners=[25, 50]),
-    "ksh": lambda bits: _grid(bandwidth=[0.35, 0.7, 1.0], anchors=[300, 1000], ridge=[0.0, 0.01, 0.03]),
-    "sdh": lambda bits: _grid(bandwidth=[0.4, 0.7, 1.0], scaled=[True, False], nu=[1e-5, 1e-3]),
-    "cnnh": lambda bits: _grid(sweeps=[5, 10, 20]),
-    "dnnh": lambda bits: _grid(margin=[1.0, 2.0, 4.0], epsilon=[0.25, 0.5]),
-    "dpsh": lambda bits: _grid(slope=[8 / bits, 0.5], **_lambda(0.01, 0.1, 1.0)),
-    "dhn": lambda bits: _grid(slope=[8 / bits, 0.5, 1.0], **_lambda(1.0, 0.1 * bits, 0.3 * bits)),
-    "hashnet": lambda bits: _grid(class_num=[0.0, 1.0], last_beta=[7.1414, 10.0], continuous=[True, False]),
-    "dch": lambda bits: _grid(gamma=[20.0, 1.0 * bits, 2.0 * bits], **_lambda(0.0, 0.1, 1.0)),
-    "greedyhash": lambda bits: _grid(alpha=[0.01, 0.1, 1.0], classifier=["sigmoid", "softmax"]),
-    "idhn": lambda bits: _grid(alpha=[5.0, 10.0], gamma=[0.1, 1.0], **_lambda(0.01, 0.1, 1.0)),
-    "csq": lambda bits: _grid(gamma=[0.05, 0.1, 0.5, 1.0], centers=["auto", "random"]),
-    "dpn": lambda bits: _grid(margin=[0.5, 1.0, 2.0], target=["majority", "each"]),
-    "ewcs": lambda bits: _grid(gamma=[0.05, 0.1, 0.5, 1.0], centers=["auto", "random"]),
-    "ics": lambda bits: _grid(
-        **_lambda(*(times * bits**3 / 131072 for times in (1, 4, 16))), gamma=[0.05, 0.25, 0.5]
-    ),
-    "ics-printed": lambda bits: _grid(**_lambda(0.01, 0.1, 1.0), gamma=[0.05, 0.25, 0.5]),
-    "orthohash": lambda bits: _grid(scale=[4.0, 6.0, 8.0], margin=[0.0, 0.1, 0.2]),
-    "hyp2": lambda bits: _grid(beta=[0.5, 1.0, 2.0], tanh=[True, False]),
-    "mdsh": lambda bits: _grid(
-        beta=[0.01, 0.1, 1.0], scale=[bits**0.5, 2 * bits**0.5], **_lambda(1e-4, 0.01)
-    ),
-    "lscsh": lambda bits: _grid(alpha_1=[0.01, 0.1, 1.0], alpha_2=[0.1, 0.5, 2.0], gamma=[0.05, 0.5]),
-    "crh": lambda bits: _grid(heads=[1, 2, 4], rounds=[5, 10, 30], codebook=[1, 2, 4]),
-    "ics-softmax": lambda bits: [
-        point
-        for scale in (6.0, 8.0, 10.0)
-        for point in _grid(scale=[scale], **_lambda(0.25 * scale / 2, 0.5 * scale / 2, 1.0 * scale / 2))
-    ],
-}
 
 # Methods that are not listed have the same setting by their authors as by default.
 _AUTHORS: dict[str, Point] = {
@@ -112,7 +98,12 @@ _AUTHORS: dict[str, Point] = {
 
 def points(method: str, bits: int) -> list[Point]:
     """Return all points of a method at a number of bits: its own settings, at each learning rate of a deep one."""
-    space = _SPACES[method](bits) if method in _SPACES else [{}]
+    grid = _spaces(bits).get(method, {})
+    space: list[Point] = [
+        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+    ]
+    if method == "ics-softmax":
+        space = [{**point, "lambda": point["lambda"] * point["scale"]} for point in space]
     if get_method(method).family == "shallow":
         return space
     return [{"learning_rate": rate, **point} for rate in LEARNING_RATES for point in space]

@@ -9,12 +9,11 @@ Everything is derived from the raw rows.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from centerhash.core.errors import DataError
 from centerhash.core.extras import require
@@ -29,66 +28,44 @@ if TYPE_CHECKING:
 MAPS = {"map_retrieved": "retrieved relevant items", "map_all": "all relevant items"}
 # The two forms of the logits of a deep method, scored from one training run on request.
 FORMS = ("as_trained", "rotated")
-_CSV_METRICS = (
+_METRICS = (
     *MAPS,
     *(f"{metric}_{part}" for metric in MAPS for part in (*FORMS, "expected")),
     *("ndcg", "acg", "wap", "train_seconds", "encode_seconds", "images_per_second"),
 )
-
-
-@dataclass(frozen=True)
-class Score:
-    """One method at one number of bits: a row per seed."""
-
-    rows: tuple[Row, ...] = ()
-
-    def values(self, metric: str) -> list[float]:
-        """A metric of the evaluation, or a time, for each seed that has it."""
-        values = ({**row, **row["evaluation"]}.get(metric) for row in self.rows)
-        return [float(value) for value in values if value is not None]
-
-    def mean(self, metric: str) -> float | None:
-        """Mean over the seeds, None when no row has the metric."""
-        values = self.values(metric)
-        return float(np.mean(values)) if values else None
-
-    def deviation(self, metric: str) -> float | None:
-        """Sample standard deviation over the seeds, None for fewer than two."""
-        values = self.values(metric)
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a table: a method, or one of several settings of it."""
-
-    method: str
-    variant: str  # The settings that distinguish it from the method's other lines, such as "lambda=0.2".
-    scores: Mapping[int, Score]  # By bits.
-
-    @property
-    def title(self) -> str:
-        """The name of the method, with the distinguishing settings."""
-        title = METHODS[self.method].title if self.method in METHODS else self.method
-        return f"{title}, {self.variant}" if self.variant else title
+# These columns identify one line of a table: a method, or one of several settings of it such as "lambda=0.2".
+LINE = ["method", "variant"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that the tables and the page show."""
+    """Everything that the tables and the page show.
 
-    lines: tuple[Line, ...]
-    bits: tuple[int, ...]
-    first: Row  # The facts that all rows share: data, split, sizes, depth, level of a random ranking.
+    `runs` is a DataFrame in the order of the tables: method, variant, bits, all metrics, and the raw `row` of each run.
+    `first` has the facts that all rows share: data, split, sizes, depth, level of a random ranking.
+    """
 
-    def rows(self) -> list[Row]:
-        """The rows of all lines."""
-        return [row for line in self.lines for score in line.scores.values() for row in score.rows]
+    runs: Any
+    first: Row
+
+    @property
+    def lines(self) -> dict[tuple[str, str], str]:
+        """The titles of the lines by method and variant."""
+        titles = {}
+        for method, variant in self.runs[LINE].itertuples(index=False, name=None):
+            title = METHODS[method].title if method in METHODS else method
+            titles[method, variant] = f"{title}, {variant}" if variant else title
+        return titles
+
+    @property
+    def bits(self) -> list[int]:
+        """All numbers of bits, ascending."""
+        return sorted(set(self.runs["bits"].tolist()))
 
     @property
     def most_seeds(self) -> int:
         """The number of seeds of a full cell."""
-        return max(len(score.rows) for line in self.lines for score in line.scores.values())
+        return int(self.runs.groupby([*LINE, "bits"]).size().max())
 
     @property
     def depth(self) -> int:
@@ -105,7 +82,7 @@ class Summary:
         backbone = self.first.get("backbone")
         if backbone is None:
             return str(self.first["data"])
-        trained = " and ".join(sorted({str(row["config"]["finetune"]) for row in self.rows()}))
+        trained = " and ".join(sorted({str(row["config"]["finetune"]) for row in self.runs["row"]}))
         pool = f", pool {backbone['pool']}" if backbone["pool"] else ""
         network = f"{backbone['name']}, crop {backbone['crop']}{pool}, finetune {trained}"
         return f"{self.first['data']} ({network})"
@@ -128,31 +105,28 @@ def summarize(rows: Sequence[Row]) -> Summary:
         if differs := differences(row, rows[0]):
             raise DataError(f"these results are of different comparisons: {'; '.join(differs)}.")
     latest = {json.dumps(row["config"], sort_keys=True): row for row in rows}.values()
-    methods = dict.fromkeys([*METHODS, *(row["config"]["method"] for row in latest)])
-    lines = [
-        line
-        for name in methods
-        for line in _lines(name, [row for row in latest if row["config"]["method"] == name])
-    ]
-    return Summary(tuple(lines), tuple(sorted({bits for line in lines for bits in line.scores})), rows[0])
+    records: list[Row] = []
+    for method in dict.fromkeys([*METHODS, *(row["config"]["method"] for row in latest)]):
+        runs = [row for row in latest if row["config"]["method"] == method]
+        keys = [
+            (variant, int(row["config"]["bits"])) for variant, row in zip(_variants(runs), runs, strict=True)
+        ]
+        for (variant, bits), row in sorted(zip(keys, runs, strict=True), key=lambda pair: pair[0]):
+            values = {**row, **row["evaluation"]}
+            metrics = {metric: values.get(metric) for metric in _METRICS}
+            records.append({"method": method, "variant": variant, "bits": bits, "row": row, **metrics})
+    return Summary(require("pandas").DataFrame(records).astype(dict.fromkeys(_METRICS, float)), rows[0])
 
 
-def _lines(method: str, rows: Sequence[Row]) -> list[Line]:
-    """The lines of one method: one, or one per setting where several were tried at the same number of bits."""
+def _variants(rows: Sequence[Row]) -> list[str]:
+    """What distinguishes each row of a method from others at the same number of bits; the same for its seeds."""
     settings = [_flat(row["config"]) for row in rows]
     varying = [key for key in dict.fromkeys(chain(*settings)) if _varies(key, settings)]
     if "finetune" in varying:
         # It decides the defaults of epochs and rates, which then need no mention.
         parts = [[one for one in settings if one["finetune"] == kind] for kind in ("off", "last", "all")]
         varying = ["finetune", *(key for key in varying if any(_varies(key, part) for part in parts))]
-    groups: dict[str, dict[int, list[Row]]] = {}
-    for row, setting in zip(rows, settings, strict=True):
-        variant = ", ".join(f"{key.rpartition('.')[2]}={setting.get(key)}" for key in varying)
-        groups.setdefault(variant, {}).setdefault(int(row["config"]["bits"]), []).append(row)
-    return [
-        Line(method, variant, {bits: Score(tuple(by_bits[bits])) for bits in sorted(by_bits)})
-        for variant, by_bits in sorted(groups.items())
-    ]
+    return [", ".join(f"{key.rpartition('.')[2]}={one.get(key)}" for key in varying) for one in settings]
 
 
 def _varies(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
@@ -169,41 +143,42 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def score_cells(summary: Summary, line: Line, metric: str, bold: str = "{}") -> list[str]:
-    """Mean ± deviation by bits, and the number of seeds if some are missing; the best as printed are in `bold`."""
-    texts = []
-    for bits in summary.bits:
-        score = line.scores.get(bits, Score())
-        means = [other.scores[bits].mean(metric) or 0.0 for other in summary.lines if bits in other.scores]
-        mean, deviation = score.mean(metric), score.deviation(metric)
-        text = "" if mean is None else f"{mean:.3f}"
-        cell = bold if text == f"{max(means):.3f}" else "{}"
-        text += "" if deviation is None else f" ± {deviation:.3f}"
-        text += f" (n={len(score.rows)})" if 0 < len(score.rows) < summary.most_seeds else ""
-        texts.append(cell.format(text))
-    return texts
-
-
-def _time_cells(summary: Summary, line: Line) -> list[str]:
-    """Seconds of training by bits, then images encoded per second, mean over all bits."""
-    means = [line.scores.get(bits, Score()).mean("train_seconds") for bits in summary.bits]
-    speeds = [value for score in line.scores.values() for value in score.values("images_per_second")]
-    return [*("" if mean is None else f"{mean:,.1f}" for mean in means), f"{np.mean(speeds):,.0f}"]
+def score_cells(summary: Summary, metric: str, bold: str = "{}") -> dict[tuple[str, str], list[str]]:
+    """Mean ± deviation by bits for each line, with the number of seeds if some are missing; the best are in `bold`."""
+    scores = summary.runs.groupby([*LINE, "bits"])[metric].agg(["mean", "std", "size"]).dropna(subset="mean")
+    best = scores["mean"].groupby("bits").max().map("{:.3f}".format)
+    texts = {}
+    for (method, variant, bits), (mean, deviation, seeds) in scores.iterrows():
+        shown = f"{mean:.3f}"
+        text = shown + (f" ± {deviation:.3f}" if deviation >= 0 else "")
+        text += f" (n={seeds:.0f})" if seeds < summary.most_seeds else ""
+        texts[method, variant, bits] = (bold if shown == best[bits] else "{}").format(text)
+    return {line: [texts.get((*line, bits), "") for bits in summary.bits] for line in summary.lines}
 
 
 def tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Titles, heads and rows: mAP in both conventions, both forms of the logits, and times."""
     heads, depth = ["method", *(f"{bits} bits" for bits in summary.bits)], f"mAP@{summary.depth:,}"
+    lines = summary.lines
     for metric, name in MAPS.items():
-        rows = [[line.title, *score_cells(summary, line, metric, bold)] for line in summary.lines]
+        rows = [[lines[line], *cells] for line, cells in score_cells(summary, metric, bold).items()]
         random = ["random ranking", *[f"{summary.random(metric):.3f}"] * len(summary.bits)]
         yield f"{depth} over {name}", heads, [*rows, random]
     for metric, name in MAPS.items():
         for form in FORMS:
-            rows = [[line.title, *score_cells(summary, line, f"{metric}_{form}")] for line in summary.lines]
-            if rows := [row for row in rows if any(row[1:])]:
+            cells_by_line = score_cells(summary, f"{metric}_{form}").items()
+            if rows := [[lines[line], *cells] for line, cells in cells_by_line if any(cells)]:
                 yield f"{depth} over {name}, logits {form.replace('_', ' ')}", heads, rows
-    rows = [[line.title, *_time_cells(summary, line)] for line in summary.lines]
+    seconds = summary.runs.pivot_table("train_seconds", LINE, "bits", aggfunc="mean")
+    speeds = summary.runs.groupby(LINE)["images_per_second"].mean()
+    rows = [
+        [
+            title,
+            *("" if math.isnan(mean) else f"{mean:,.1f}" for mean in seconds.loc[line]),
+            f"{speeds[line]:,.0f}",
+        ]
+        for line, title in lines.items()
+    ]
     yield "Seconds of training, and images encoded per second (from features)", [*heads, "images/s"], rows
 
 
@@ -252,11 +227,10 @@ def latex(summary: Summary) -> str:
 
 def csv_text(summary: Summary) -> str:
     """One line per method, setting and number of bits, for other programs."""
-    rows: list[dict[str, Any]] = []
-    for line in summary.lines:
-        for bits, score in line.scores.items():
-            row = {"method": line.method, "variant": line.variant, "bits": bits, "seeds": len(score.rows)}
-            for metric in _CSV_METRICS:
-                row |= {f"{metric}_mean": score.mean(metric), f"{metric}_std": score.deviation(metric)}
-            rows.append(row | {metric.replace("map_", "random_"): summary.random(metric) for metric in MAPS})
-    return str(require("pandas").DataFrame(rows).to_csv(index=False, float_format="%.6g"))
+    groups = summary.runs.groupby([*LINE, "bits"], sort=False)
+    frame = groups[list(_METRICS)].agg(["mean", "std"])
+    frame.columns = ["_".join(names) for names in frame.columns]
+    frame.insert(0, "seeds", groups.size())
+    for metric in MAPS:
+        frame[metric.replace("map_", "random_")] = summary.random(metric)
+    return str(frame.to_csv(float_format="%.6g"))

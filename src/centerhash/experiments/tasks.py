@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, binarize, pack
+from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 from centerhash.core.options import joined, read_options
@@ -29,8 +30,8 @@ from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.pipeline import Fit, fit_in_folder, fit_model
-from centerhash.training.results import logits_in_chunks, packed_codes
+from centerhash.training.pipeline import fit_in_folder, fit_model
+from centerhash.training.results import packed_codes
 from centerhash.training.run_folder import EpochRow, fingerprint, open_run
 
 # one stored result, ready for json
@@ -56,23 +57,29 @@ class Task:
     @property
     def identity(self) -> Row:
         """The settings that a stored row of this task repeats."""
-        return {**self.about, "config": self.resolved}
+        return {"config": self.resolved, **({"about": dict(self.about)} if self.about else {})}
 
     @property
     def key(self) -> str:
         """The identity as text, for looking up stored rows."""
-        return json.dumps(self.identity, sort_keys=True)
+        return row_key(self.identity)
 
     @property
     def name(self) -> str:
         """Method, bits and seed, with further settings in parentheses."""
-        return task_name(self.resolved, {**self.about, **({"with": self.note} if self.note else {})})
+        return task_name(self.identity, self.note)
 
 
-def task_name(config: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """Name a training run by method, bits and seed, with plain values of `about` in parentheses."""
-    name = f"{config['method']} {config['bits']} bits seed {config['seed']}"
-    shown = ", ".join(f"{key} {value}" for key, value in about.items() if not isinstance(value, dict))
+def row_key(row: Row) -> str:
+    """The key of the task of a row or a failure, as `Task.key`."""
+    return json.dumps([row["config"], row.get("about", {})], sort_keys=True)
+
+
+def task_name(row: Row, note: str = "") -> str:
+    """Name the task of a row by method, bits and seed, with plain values of `about` and a note in parentheses."""
+    about = {key: value for key, value in row.get("about", {}).items() if not isinstance(value, dict)}
+    shown = ", ".join(f"{key} {value}" for key, value in (about | ({"with": note} if note else {})).items())
+    name = "{method} {bits} bits seed {seed}".format(**row["config"])
     return f"{name} ({shown})" if shown else name
 
 
@@ -99,19 +106,13 @@ def plan_tasks(
     if not methods or not bits:
         missing = "lengths of codes such as 16, 64" if methods else "methods such as csq, ics"
         raise ConfigError(f"nothing to compare: give {missing}.")
-
-    def options(method: str, length: int) -> dict[str, Any]:
-        tuned = training_options(
-            get_method(method), points[method](length) if points and method in points else {}
-        )
-        return joined(tuned, training or {}, (settings or {}).get(method, {}))
-
-    return [
-        make_task({**options(method, length), "method": method, "bits": length, "seed": seed})
-        for seed in range(seeds)
-        for length in bits
-        for method in methods
-    ]
+    tasks = []
+    for seed, length, method in itertools.product(range(seeds), bits, methods):
+        point = points[method](length) if points and method in points else {}
+        tuned = training_options(get_method(method), point)
+        options = joined(tuned, training or {}, (settings or {}).get(method, {}))
+        tasks.append(make_task({**options, "method": method, "bits": length, "seed": seed}))
+    return tasks
 
 
 def trains_network(config: TrainConfig) -> bool:
@@ -163,16 +164,13 @@ class EvaluationSetup:
 
         Return the model, this setup with the features of its network, and the seconds of all epochs.
         """
-        log = list[EpochRow]()
-
-        def on_epoch(rows: list[EpochRow]) -> None:
-            log[:] = rows
-
+        logs = list[list[EpochRow]]()
         # no other run can use the features of this network: they would fill the cache
-        context = replace(self._context(task.config), on_epoch=on_epoch, cache_tuned=False)
+        context = replace(self._context(task.config), on_epoch=logs.append, cache_tuned=False)
         with open_run(make_folder(folder), self.dataset, task.config, context.group):
-            fit: Fit = fit_in_folder(folder, self.dataset, task.config, context)
-        return fit.model, replace(self, features=fit.features), sum(row["seconds"] for row in log)
+            fit = fit_in_folder(folder, self.dataset, task.config, context)
+        seconds = sum(row["seconds"] for row in logs[-1]) if logs else 0.0
+        return fit.model, replace(self, features=fit.features), seconds
 
     def _context(self, config: TrainConfig) -> RunContext:
         group = join_processes(str(self.context.group.device), config.precision)
@@ -181,17 +179,6 @@ class EvaluationSetup:
     def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
         """Pack the codes of some images, with only a few thousand rows of features in memory at a time."""
         return packed_codes(model, self.features, [rows])[0]
-
-    def encode_rotated(
-        self, model: HashModel, rows: NDArray[np.int64], rotation: NDArray[np.float64]
-    ) -> tuple[Packed, Packed]:
-        """Pack the codes of some images twice: as the model gives them, and from logits rotated by (K, K)."""
-        pairs = (
-            (pack(binarize(logits)), pack(binarize(logits @ rotation)))
-            for _, logits in logits_in_chunks(model, self.features, rows)
-        )
-        plain, rotated = zip(*pairs, strict=True)
-        return np.concatenate(plain), np.concatenate(rotated)
 
     def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
         """Evaluate the codes of the queries against those of the database."""
@@ -244,38 +231,24 @@ class Source:
         depth = self.k
         if self.validation:
             held_out = validation_split(dataset)
-            share = len(held_out.splits.database) / len(dataset.splits.database)
-            depth = max(1, round(self.k * share))
+            depth = max(1, round(self.k * len(held_out.splits.database) / len(dataset.splits.database)))
             dataset = used_images(held_out) if dataset.kind == "images" else held_out
-        context = self.context(progress)
+        group, cache = ProcessGroup(self.device), self.cache or default_cache()
+        context = RunContext(group, cache=cache, skip_broken=self.skip_broken, progress=progress)
         if frozen:
             features, splits = dataset_features(dataset, self.backbone, context)
         else:
             features, splits = np.empty((dataset.size, 0), np.float32), readable_splits(dataset, context)
-        return EvaluationSetup(
-            dataset.with_splits(splits), features, depth, self.validation, context, self.backbone
-        )
-
-    def context(self, progress: Progress = silent) -> RunContext:
-        """How images are read and features computed."""
-        return RunContext(
-            ProcessGroup(self.device),
-            cache=self.cache or default_cache(),
-            skip_broken=self.skip_broken,
-            progress=progress,
-        )
-
-    def features(self, dataset: Dataset, progress: Progress = silent) -> tuple[NDArray[Any], Splits]:
-        """Compute features (N, D) of this or another dataset, and its splits without broken images."""
-        return dataset_features(dataset, self.backbone, self.context(progress))
+        dataset = dataset.with_splits(splits)
+        return EvaluationSetup(dataset, features, depth, self.validation, context, self.backbone)
 
 
-def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
+def validation_split(dataset: Dataset) -> Dataset:
     """Train on three quarters of the training set and use the rest as both queries and database.
 
     The only split for choosing settings: the true queries stay unseen.
     """
-    order = np.random.default_rng(seed).permutation(dataset.splits.train)
+    order = np.random.default_rng(0).permutation(dataset.splits.train)
     if len(order) < 8:
         raise DataError(
             f"validation holds out a quarter of the training images and needs at least 8, got {len(order)}."
@@ -286,14 +259,16 @@ def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
 
 def used_images(dataset: Dataset) -> Dataset:
     """The images of a dataset that are in one of its splits: no others need features."""
-    rows = np.unique(np.concatenate([members for _, members in dataset.splits.items()]))
-    splits = {name: np.searchsorted(rows, members) for name, members in dataset.splits.items()}
+    splits = dict(dataset.splits.items())
+    rows = np.unique(np.concatenate([*splits.values()]))
     images = rows.tolist()
     return replace(
         dataset,
         labels=dataset.labels[rows],
-        splits=Splits(**splits, made=dataset.splits.made),
-        image_paths=tuple(dataset.image_paths[row] for row in images) if dataset.image_paths else None,
+        splits=Splits(
+            **{name: np.searchsorted(rows, split) for name, split in splits.items()}, made=dataset.splits.made
+        ),
+        image_paths=tuple((dataset.image_paths or ())[row] for row in images),
         names=tuple(dataset.names[row] for row in images),
         areas=None if dataset.areas is None else dataset.areas[rows],
     )

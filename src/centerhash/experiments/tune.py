@@ -11,41 +11,34 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, write_json
 from centerhash.core.options import joined
-from centerhash.core.progress import Progress, silent
 from centerhash.experiments.compare import compare
-from centerhash.experiments.runner import TaskDone, select_rows
-from centerhash.experiments.search_spaces import (
-    Point,
-    Setting,
-    at_bits,
-    authors,
-    points,
-    training_options,
-)
+from centerhash.experiments.runner import select_rows
+from centerhash.experiments.search_spaces import Point, Setting, at_bits, authors, points, training_options
 from centerhash.experiments.tasks import Row, Source, Task, make_task
 from centerhash.methods.registry import get_method
 
 BEST, METRIC = "best.json", "map_retrieved"
+# One training run of a point of a method's space.
+Trial: TypeAlias = tuple[Point, Task]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What every method gets, ours as well as a baseline."""
+    """The training runs of every method: `trials` short ones, then `full` ones of the best settings.
 
-    # short training runs
+    A full run has `epochs` (None: those of train), a trial one part in `epochs_part` of them.
+    """
+
     trials: int = 12
-    # of the best settings, with all epochs
     full: int = 3
-    # of a full training; None: train's
     epochs: int | None = None
-    # a trial has this part of them: 3 is a third
     epochs_part: int = 3
 
     def __post_init__(self) -> None:
@@ -56,12 +49,12 @@ class Budget:
             raise ConfigError(f"full must be at most trials: {self.full} of {self.trials} cannot be trained.")
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One training of a point of a method's space."""
+class Mean(NamedTuple):
+    """The mean score of a point over its finished `trials`."""
 
     point: Point
-    task: Task
+    score: float
+    trials: int
 
 
 @dataclass(frozen=True)
@@ -94,14 +87,14 @@ def candidates(method: str, bits: int, training: Mapping[str, Any] | None = None
     by_task: dict[str, Point] = {}
     for whole in [{}, authors(method), *(space[number] for number in order)]:
         point = {name: value for name, value in whole.items() if name not in fixed}
-        by_task.setdefault(_trial(method, point, bits, 0, {**fixed, "epochs": 1}).task.key, point)
+        by_task.setdefault(_trial(method, point, bits, 0, {**fixed, "epochs": 1})[1].key, point)
     return list(by_task.values())
 
 
 def _trial(method: str, point: Point, bits: int, seed: int, training: Mapping[str, Any]) -> Trial:
     options = joined(training_options(get_method(method), point), training)
     task = make_task({**options, "method": method, "bits": bits, "seed": seed})
-    return Trial(point, replace(task, note=point_text(point)))
+    return point, replace(task, note=point_text(point))
 
 
 def plan_trials(
@@ -118,15 +111,15 @@ def plan_trials(
     ]
 
 
-def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[tuple[Point, float]]:
-    """Points with the mean score over their finished trials, the best first; of equal ones the earlier."""
+def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[Mean]:
+    """Mean scores of the points with finished trials, the best first; of equal ones the earlier."""
     by_point: dict[str, tuple[Point, list[float]]] = {}
-    for trial in trials:
-        for row in select_rows(rows, [trial.task]):
-            _, scores = by_point.setdefault(json.dumps(trial.point), (trial.point, []))
+    for point, task in trials:
+        for row in select_rows(rows, [task]):
+            _, scores = by_point.setdefault(json.dumps(point), (point, []))
             scores.append(float(row["evaluation"][METRIC]))
-    means = [(point, float(np.mean(scores))) for point, scores in by_point.values()]
-    return sorted(means, key=lambda item: -item[1])
+    means = [Mean(point, float(np.mean(scores)), len(scores)) for point, scores in by_point.values()]
+    return sorted(means, key=lambda mean: -mean.score)
 
 
 def tune(
@@ -137,87 +130,72 @@ def tune(
     budget: Budget,
     *,
     training: Mapping[str, Any] | None = None,
-    jobs: int = 1,
-    progress: Progress = silent,
-    on_done: TaskDone | None = None,
     warn: Callable[[Sequence[str]], None] | None = None,
+    **running: Any,
 ) -> tuple[dict[str, Choice], list[Row]]:
     """Try, train the best again in full, write best.json; return the choices and the failures of this attempt.
 
     All on three quarters of the training list, scored on the rest: the queries are never read. `training` are options
-    of training that all methods share and that are not tuned.
+    of training that all methods share and that are not tuned, `running` other arguments of `run_tasks`.
     """
     held_out, fixed = replace(source, validation=True), dict(training or {})
+    rows: list[Row] = []
+    failed: dict[str, Row] = {}
 
-    def rows_of(trials: Mapping[str, Sequence[Trial]], stage: str) -> tuple[list[Row], list[Row]]:
-        tasks = [trial.task for row in trials.values() for trial in row]
-        running: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
-        return compare(held_out, tasks, out, warn=warn if stage == "trials" else None, **running)
+    def run(stage: str, settings: Mapping[str, Sequence[Point]], count: int) -> dict[str, list[Mean]]:
+        """Train `count` trials of each method's settings, and rank them."""
+        trials = {
+            method: plan_trials(
+                method, tried, bits, {**fixed, "epochs": _epochs(method, budget, stage, fixed)}, count
+            )
+            for method, tried in settings.items()
+        }
+        tasks = [task for planned in trials.values() for _, task in planned]
+        warned = warn if stage == "trials" else None
+        rows[:], failures = compare(held_out, tasks, out, stage=stage, warn=warned, **running)
+        # A shallow trial and its full training are one task, which may fail in both stages.
+        failed.update({json.dumps(row["config"]): row for row in failures})
+        return {method: mean_scores(planned, rows) for method, planned in trials.items()}
 
-    def planned(method: str, settings: Sequence[Point], count: int, short: bool) -> list[Trial]:
-        epochs = _epochs(method, budget, short, fixed)
-        return plan_trials(method, settings, bits, {**fixed, "epochs": epochs}, count)
-
-    trials = {
-        method: planned(method, candidates(method, bits, fixed), budget.trials, True) for method in methods
-    }
-    rows, failed = rows_of(trials, "trials")
-    ranked = {method: mean_scores(tried, rows) for method, tried in trials.items()}
-    best = {method: [point for point, _ in means[: budget.full]] for method, means in ranked.items() if means}
-    finals = {method: planned(method, points, budget.full, False) for method, points in best.items()}
-    rows, again = rows_of(finals, "full")
+    ranked = run("trials", {name: candidates(name, bits, fixed) for name in methods}, budget.trials)
+    best = {name: [mean.point for mean in means[: budget.full]] for name, means in ranked.items() if means}
     choices = {}
-    for method, tried in finals.items():
-        if means := mean_scores(tried, rows):
-            point, score = means[0]
-            parts = {json.dumps(other): value for other, value in ranked[method]}
-            finished = len(select_rows(rows, [trial.task for trial in trials[method]]))
-            choices[method] = Choice(point, score, parts[json.dumps(point)], parts.get("{}"), finished)
-    _write_best(Path(out) / BEST, choices, rows, bits, budget, fixed)
-    # a shallow trial and its full training are one task, which may have failed in both rounds
-    return choices, list({json.dumps(row["config"]): row for row in [*failed, *again]}.values())
+    for method, means in run("full", best, budget.full).items():
+        if means:
+            parts = {json.dumps(mean.point): mean.score for mean in ranked[method]}
+            finished = sum(mean.trials for mean in ranked[method])
+            part = parts[json.dumps(means[0].point)]
+            choices[method] = Choice(means[0].point, means[0].score, part, parts.get("{}"), finished)
+    if choices:
+        _write_best(Path(out) / BEST, choices, rows[0], bits, budget, fixed)
+    return choices, list(failed.values())
 
 
-def _epochs(method: str, budget: Budget, short: bool, training: Mapping[str, Any]) -> int:
-    """Epochs of a full training, or of a `short` trial; a shallow method has none to save."""
+def _epochs(method: str, budget: Budget, stage: str, training: Mapping[str, Any]) -> int:
+    """Epochs of a full training run, or of a trial; a shallow method has none to save."""
     usual = make_task({**training, "method": method}).config.epochs
     whole = int(usual if budget.epochs is None else budget.epochs)
-    return max(1, whole // budget.epochs_part) if short and get_method(method).family != "shallow" else whole
+    short = stage == "trials" and get_method(method).family != "shallow"
+    return max(1, whole // budget.epochs_part) if short else whole
 
 
 def _write_best(
     path: Path,
     choices: Mapping[str, Choice],
-    rows: Sequence[Row],
+    row: Row,
     bits: int,
     budget: Budget,
     training: Mapping[str, Any],
 ) -> None:
-    """Write best.json, with what it was chosen on; choices of other methods stay if all else is equal."""
-    if not choices:
-        return
-    facts: dict[str, Any] = {
-        **{name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]},
-        "bits": bits,
-        "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
-        "budget": vars(budget),
-        "training": dict(training),
-    }
+    """Write best.json, with what it was chosen on."""
     settings = {
         method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
         for method, choice in choices.items()
     }
-    write_json(path, {**facts, "methods": {**_stored_choices(path, facts), **settings}})
-
-
-def _stored_choices(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The methods of a best.json with the same facts; none if there is no such file, or it is another's."""
-    try:
-        stored: Any = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    same = isinstance(stored, dict) and all(stored.get(name, {}) == value for name, value in facts.items())
-    return dict(stored["methods"]) if same and isinstance(stored.get("methods"), dict) else {}
+    facts = {name: row[name] for name in ("data", "backbone", "split", "images") if name in row}
+    measure = f"{METRIC} at {row['evaluation']['k']}"
+    chosen_by = {"bits": bits, "measure": measure, "budget": vars(budget), "training": dict(training)}
+    write_json(path, {**facts, **chosen_by, "methods": settings})
 
 
 def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Setting]:

@@ -54,22 +54,23 @@ class Method:
         """Return the names of the options, as the command line has them."""
         return option_names(options_of(self.cls))
 
+    def _aliases(self) -> dict[str, str]:
+        return {name: item.alias or name for name, item in options_of(self.cls).model_fields.items()}
+
     def options(self, values: Mapping[str, Any], bits: int) -> dict[str, Any]:
         """Check values as options of this method, and fill in defaults; names are those of the command line."""
-        kind = options_of(self.cls)
-        aliases = {name: item.alias or name for name, item in kind.model_fields.items()}
+        kind, aliases = options_of(self.cls), self._aliases()
         renamed = {aliases.get(name, name): value for name, value in values.items()}
         if len(renamed) < len(values):
             raise ConfigError(f"an option of '{self.name}' is given twice: {', '.join(sorted(values))}.")
-        checked = read_options(kind, {**self.defaults, **renamed}, f"method '{self.name}'")
-        filled = checked.model_dump()
+        filled = read_options(kind, {**self.defaults, **renamed}, f"method '{self.name}'").model_dump()
         if self.family != "shallow":
             filled = self.cls.fill_options(filled, bits)
         return {alias: filled[name] for name, alias in aliases.items()}
 
     def create(self, options: Mapping[str, Any], **passed: Any) -> Any:
         """Create the loss, or the shallow method, which receives those of `passed` that its constructor declares."""
-        names = {item.alias or name: name for name, item in options_of(self.cls).model_fields.items()}
+        names = {alias: name for name, alias in self._aliases().items()}
         keywords = {names.get(name, name): value for name, value in options.items()}
         return self.cls(**{name: passed[name] for name in passed_arguments(self.cls)}, **keywords)
 
@@ -173,11 +174,8 @@ def _method(name: str, cls: Any, facts: Facts) -> Method:
         raise ConfigError(
             f"{cls.__name__} is no class on losses.HashingLoss, losses.CentralLoss or ShallowHash."
         )
-    declared = facts.get("family", family)
-    if declared != family and (family != "other" or declared in ("central", "shallow")):
-        raise ConfigError(f"{cls.__name__} is of the family '{family}' by its class, not '{declared}'.")
     read_options(options_of(cls), facts.get("defaults", {}), f"{cls.__name__} in defaults")
-    fields = {"title": cls.__name__.removesuffix("Loss"), "family": family, "uses_labels": True, **facts}
+    fields = {"title": cls.__name__.removesuffix("Loss"), "uses_labels": True, "family": family, **facts}
     for key in ("head", "training", "defaults"):
         fields[key] = MappingProxyType(dict(facts.get(key, {})))
     return Method(name, cls, **fields)
@@ -185,12 +183,15 @@ def _method(name: str, cls: Any, facts: Facts) -> Method:
 
 def _family(cls: Any) -> Family | None:
     """By the class that it is based on; None if it is no method."""
-    from centerhash.losses.base import CentralLoss, HashingLoss
     from centerhash.methods.shallow.base import ShallowHash
 
-    bases: dict[type, Family] = {ShallowHash: "shallow", CentralLoss: "central", HashingLoss: "other"}
-    families = (family for base, family in bases.items() if issubclass(cls, base))
-    return None if inspect.isabstract(cls) else next(families, None)
+    if inspect.isabstract(cls):
+        return None
+    if issubclass(cls, ShallowHash):
+        return "shallow"
+    from centerhash.losses.base import CentralLoss, HashingLoss  # imports torch
+
+    return "central" if issubclass(cls, CentralLoss) else "other" if issubclass(cls, HashingLoss) else None
 
 
 def get_method(name: str) -> Method:

@@ -46,7 +46,7 @@ class Added:
     `added` photos are new, `known` files are stored already, `moved` photos have a new path, `gone` files are no longer
     in their folder, and `removed` files belong to photos that were removed before. `broken` has the reason for each file
     that cannot be read. Of the new photos, `given` have labels of a labels.csv, and `predicted` those of the model.
-    `skipped` counts files that are no images, by kind, such as {"videos": 3}.
+    `skipped` counts files that are no images, by suffix, such as {".mp4": 3}.
     """
 
     added: int = 0

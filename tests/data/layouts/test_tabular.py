@@ -121,7 +121,6 @@ CSV_ERRORS = [
     ("file_name,labels\na.jpg,caf\xe9\n".encode("latin-1"), "byte 0xe9 at position 26"),
     ("filename,labels\na.jpg,dog\n", "file_name"),
     ("file_name,split\na.jpg,train\n", "any class"),
-    ("file_name,labels,spilt\na.jpg,dog,train\n", "'spilt'. Did you mean 'split'?"),
     ("file_name,lables\na.jpg,dog|cat\n", "Did you mean 'labels'?"),
     ("file_name,dog,cat\na.jpg,1,0\nb.jpg,0,2\n", "line 3: column 'cat' holds '2'"),
     (",file_name,dog\n0,a.jpg,1\n", "'(no name)'"),

@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 from centerhash.core import checks
 from centerhash.core.checks import as_array
 from centerhash.core.errors import DataError, InputError
-from centerhash.data.layouts.contents import (
-    Contents,
-    check_classes,
-    given_classes,
-    load_array,
-    named_splits,
-    no_labels,
-    open_array,
-)
+from centerhash.data.layouts import contents
+from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.label_cells import label_matrix, read_cell
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
@@ -29,19 +22,19 @@ _COLLECTIONS = (list, tuple, set, frozenset)
 
 def read_feature_folder(root: Path) -> Contents:
     """Open and check `features.npy`, which stays on disk, `labels.npy` and `classes.txt` of a folder."""
-    classes = given_classes(root)
+    classes = contents.given_classes(root)
     if classes is None:
         raise DataError(f"'{root}' has no classes.txt, one class per line for each column of labels.npy.")
     path = root / "features.npy"
-    labels = check_labels(load_array(root / "labels.npy"), f"'{root / 'labels.npy'}'", classes)
-    features = open_array(path)
+    labels = check_labels(contents.load_array(root / "labels.npy"), f"'{root / 'labels.npy'}'", classes)
+    features = contents.open_array(path)
     if features.dtype not in _FLOATS:
         raise DataError(
             f"'{path}' must hold float16 or float32, got {features.dtype}: convert it with astype."
         )
     check_features(features, len(labels), f"'{path}'")
     names = row_names(len(labels))
-    splits, source = named_splits(root, names)
+    splits, source = contents.named_splits(root, names)
     return Contents(names, classes, labels, splits, source, features=features)
 
 
@@ -50,7 +43,7 @@ def read_arrays(features: Any, labels: Any, classes: Iterable[str] | None = None
     numbers = as_array(features, "features")
     if numbers.dtype not in _FLOATS:
         numbers = numbers.astype(np.float32)
-    read_classes, truth = no_labels(len(numbers)) if labels is None else read_labels(labels, classes)
+    read_classes, truth = contents.no_labels(len(numbers)) if labels is None else read_labels(labels, classes)
     check_features(numbers, len(truth), "features")
     return Contents(row_names(len(truth)), read_classes, truth, features=numbers)
 
@@ -77,7 +70,7 @@ def read_labels(
     labels: Any, classes: Iterable[str] | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
     """Return the classes and labels (N, C) of 0/1 (N, C), or of a list that names the labels of each image."""
-    names = None if classes is None else check_classes(classes)
+    names = None if classes is None else contents.check_classes(classes)
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "UO":
         labels = labels.tolist()
     if isinstance(labels, list | tuple) and any(map(_holds_names, labels)):

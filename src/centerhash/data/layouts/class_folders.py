@@ -13,14 +13,8 @@ from pathlib import Path
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import is_picture_name
-from centerhash.data.layouts.contents import (
-    Contents,
-    first_few,
-    given_classes,
-    named_splits,
-    no_labels,
-    subfolders,
-)
+from centerhash.data.layouts import contents
+from centerhash.data.layouts.contents import Contents, first_few
 from centerhash.data.layouts.label_cells import label_matrix
 from centerhash.data.listing import list_images
 from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
@@ -31,7 +25,9 @@ def detect_class_folders(root: Path) -> list[Path]:
 
     A single folder tells no classes apart, unless it is that of a split or classes.txt names them.
     """
-    folders = list(islice((folder for folder in subfolders(root) if any(_pictures_below(folder))), 2))
+    folders = list(
+        islice((folder for folder in contents.subfolders(root) if any(_pictures_below(folder))), 2)
+    )
     alone = len(folders) == 1 and not folder_split(folders[0].name) and not (root / "classes.txt").is_file()
     return [] if alone else folders
 
@@ -41,7 +37,7 @@ def read_class_folders(root: Path) -> Contents:
 
     Folders below a class belong to it.
     """
-    folders = subfolders(root)
+    folders = contents.subfolders(root)
     names = tuple(sorted(name for folder in folders for name in _pictures_below(folder)))
     parts = [name.split("/") for name in names]
     split = all(folder_split(first) for first in {steps[0] for steps in parts})
@@ -54,7 +50,7 @@ def read_class_folders(root: Path) -> Contents:
             "(labels=False)."
         )
     cells = [(steps[depth],) for steps in parts]
-    classes = given_classes(root) or tuple(sorted({name for (name,) in cells}))
+    classes = contents.given_classes(root) or tuple(sorted({name for (name,) in cells}))
     if len(classes) < 2 and not (root / "classes.txt").is_file():
         raise DataError(
             f"'{root}' holds images in {len(classes)} folder(s) of a class. Sort them into a folder per class (split "
@@ -62,7 +58,7 @@ def read_class_folders(root: Path) -> Contents:
         )
     classes, labels, _ = label_matrix(cells, classes, [f"'{root / name}'" for name in names])
     words = [folder_split(steps[0]) if split else None for steps in parts]
-    splits, source = named_splits(root, names, splits_from_words(words), "folders")
+    splits, source = contents.named_splits(root, names, splits_from_words(words), "folders")
     outside = sorted(file.name for file in root.iterdir() if is_picture_name(file.name) and file.is_file())
     skipped = f"{len(outside):,} images lie in no class's folder and are skipped: {first_few(outside)}."
     paths, warnings = tuple(root / name for name in names), (skipped,) if outside else ()
@@ -86,5 +82,5 @@ def read_bare(root: Path) -> Contents:
     """All images in a folder and below it, without labels: (N, 0)."""
     paths = tuple(list_images([root]))
     names = tuple(path.relative_to(root).as_posix() for path in paths)
-    splits, source = named_splits(root, names)
-    return Contents(names, *no_labels(len(names)), splits, source, paths)
+    splits, source = contents.named_splits(root, names)
+    return Contents(names, *contents.no_labels(len(names)), splits, source, paths)

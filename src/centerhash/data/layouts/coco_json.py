@@ -15,17 +15,8 @@ import numpy as np
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import parse_json
-from centerhash.data.layouts.contents import (
-    Contents,
-    check_classes,
-    checked_names,
-    duplicates,
-    first_few,
-    named_splits,
-    present,
-    read_text,
-    subfolders,
-)
+from centerhash.data.layouts import contents
+from centerhash.data.layouts.contents import Contents, first_few
 from centerhash.data.layouts.label_cells import check_matrix
 from centerhash.data.layouts.masks import covered_share
 from centerhash.data.splits import file_split, folder_split, splits_from_words
@@ -41,7 +32,7 @@ _KEYS = ("images", "annotations", "categories")
 def find_instances(root: Path) -> list[Path]:
     """Return the annotation files of a folder: in `annotations/`, else next to the pictures, also in split folders."""
     official = sorted((root / "annotations").glob(f"{PREFIX}*.json"))
-    folders = [root, *(entry for entry in subfolders(root) if folder_split(entry.name))]
+    folders = [root, *(entry for entry in contents.subfolders(root) if folder_split(entry.name))]
     exported = [folder / EXPORTED for folder in folders if (folder / EXPORTED).is_file()]
     if official or exported:
         return [*official, *exported]
@@ -62,7 +53,7 @@ def read_coco_folder(root: Path, files: Sequence[Path] = ()) -> Contents:
     parts = [read_coco(file, _images_of(root, file)) for file in files]
     paths = tuple(path for part in parts for path in part.paths or ())
     names = tuple(path.relative_to(root).as_posix() for path in paths)
-    repeated = duplicates(names)
+    repeated = contents.duplicates(names)
     if repeated:
         raise DataError(
             f"'{root}': more than one annotation file describes {len(repeated):,} image(s): {first_few(repeated)}."
@@ -79,7 +70,7 @@ def read_coco_folder(root: Path, files: Sequence[Path] = ()) -> Contents:
     # Such as `instances_train2017.json` or `train/_annotations.coco.json`.
     named = [folder_split(file.parent.name) or file_split(file.stem.removeprefix(PREFIX)) for file in files]
     words = [word for word, part in zip(named, parts, strict=True) for _ in part.names]
-    splits, source = named_splits(root, names, splits_from_words(words), "file names")
+    splits, source = contents.named_splits(root, names, splits_from_words(words), "file names")
     return Contents(
         names,
         classes,
@@ -111,7 +102,7 @@ def read_coco(file: Path, images: Path) -> Contents:
     a label cover together (see `covered_share`), or None if the file does not state the size of every object.
     Crowds are objects like any other. Images without objects are kept, with no label.
     """
-    text = read_text(file)
+    text = contents.read_text(file)
     try:
         return _read_document(parse_json(text), file, images)
     except DataError:
@@ -123,9 +114,9 @@ def read_coco(file: Path, images: Path) -> Contents:
 def _read_document(document: Any, file: Path, images: Path) -> Contents:
     pictures, objects, categories = (document[key] for key in _KEYS)
     categories = sorted(categories, key=lambda entry: int(entry["id"]))
-    classes = check_classes([entry["name"] for entry in categories], f"'{file}', categories")
+    classes = contents.check_classes([entry["name"] for entry in categories], f"'{file}', categories")
     places = [f"'{file}', image {number}" for number in range(len(pictures))]
-    names = checked_names([entry["file_name"] for entry in pictures], places)
+    names = contents.checked_names([entry["file_name"] for entry in pictures], places)
     columns, rows = _positions(categories, file), _positions(pictures, file)
     check_matrix(len(names), len(classes), f"'{file}'", 4)
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
@@ -144,7 +135,7 @@ def _read_document(document: Any, file: Path, images: Path) -> Contents:
         width, height = pictures[row].get("width"), pictures[row].get("height")
         shares.append(covered_share(entries, float(width), float(height)) if width and height else None)
         areas[row, column] = shares[-1] or 0
-    paths = present(images, names, file)
+    paths = contents.present(images, names, file)
     if None in shares:
         unknown = (f"'{file}' does not state the size of every object.",)
         return Contents(names, classes, labels, paths=paths, warnings=unknown)

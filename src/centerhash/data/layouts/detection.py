@@ -22,7 +22,7 @@ from centerhash.data.layouts.tabular import METADATA, find_metadata, read_image_
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to store a dataset: `detect` returns the files or folders that show it; `description` completes "Give"."""
+    """One way to store a dataset: `detect` returns the files or folders that show it."""
 
     name: str
     detect: Callable[[Path], Sequence[Path]]
@@ -36,45 +36,18 @@ def _has_file(name: str) -> Callable[[Path], Sequence[Path]]:
 
 
 _LAYOUTS = (
+    Layout("images", _has_file("labels.csv"), read_image_folder, "images with labels.csv (file_name,labels)"),
+    Layout("imagefolder", find_metadata, read_imagefolder, "images with metadata.csv or metadata.jsonl"),
     Layout(
-        "images",
-        _has_file("labels.csv"),
-        read_image_folder,
-        "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
-        "or file_name and one column of 0/1 per class)",
+        "coco", find_instances, read_coco_folder, "images with COCO's json (annotations/instances_*.json)"
     ),
     Layout(
-        "imagefolder",
-        find_metadata,
-        read_imagefolder,
-        "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
+        "features", _has_file("features.npy"), read_feature_folder, "features.npy, labels.npy, classes.txt"
     ),
     Layout(
-        "coco",
-        find_instances,
-        read_coco_folder,
-        "a folder with COCO's json (annotations/instances_*.json, or one json file next to the images)",
+        "classes", detect_class_folders, read_class_folders, "a folder per class (photos/dog/1.jpg)", False
     ),
-    Layout(
-        "features",
-        _has_file("features.npy"),
-        read_feature_folder,
-        "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
-    ),
-    Layout(
-        "classes",
-        detect_class_folders,
-        read_class_folders,
-        "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
-        by_file=False,
-    ),
-    Layout(
-        "bare",
-        detect_bare,
-        read_bare,
-        "a folder of images without labels (for the methods that need none: lsh, sh, itq)",
-        by_file=False,
-    ),
+    Layout("bare", detect_bare, read_bare, "images without labels (for lsh, sh and itq)", False),
 )
 LAYOUTS = {layout.name: layout for layout in _LAYOUTS}
 
@@ -85,7 +58,7 @@ def read_layout(root: Path, labels: bool = True) -> Contents:
         entries = sorted(path.name for path in root.iterdir())
     except OSError as error:
         raise DataError(
-            f"cannot open the folder '{root}': {error.strerror or error}. See docs/reference/data-layouts.md for layouts."
+            f"cannot open the folder '{root}': {error.strerror or error}. See docs/reference/data-layouts.md."
         ) from None
     layout = find_layout(root)
     if layout is None or (labels and layout.name == "bare"):
@@ -94,7 +67,10 @@ def read_layout(root: Path, labels: bool = True) -> Contents:
         if layout is None or misspelled:
             described = ",\n  or ".join(layout.description for layout in LAYOUTS.values())
             content = first_few(entries) or "nothing"
-            raise DataError(f"'{root}' is no dataset: it holds {content}{misspelled}. Give {described}.")
+            raise DataError(
+                f"'{root}' is no dataset: it holds {content}{misspelled}. Give a folder of {described}. "
+                "See docs/reference/data-layouts.md."
+            )
     if labels:
         return layout.read(root)
     contents = (layout if layout.by_file else LAYOUTS["bare"]).read(root)

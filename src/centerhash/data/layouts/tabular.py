@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import DataError, did_you_mean, nearest
+from centerhash.core.errors import DataError, did_you_mean
 from centerhash.core.files import parse_json
 from centerhash.data.layouts import contents, label_cells
 from centerhash.data.layouts.contents import Contents, first_few
@@ -24,8 +24,6 @@ from centerhash.data.splits import folder_split, splits_from_column, splits_from
 
 METADATA = ("metadata.csv", "metadata.jsonl")
 _KNOWN = ("file_name", "labels", "areas", "boxes", "split")
-# The likeness from which an unknown column counts as a misspelled known one.
-_LIKENESS = 0.75
 _TRUTH = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
@@ -48,13 +46,13 @@ def read_image_folder(root: Path) -> Contents:
     names = _names(rows)
     classes, areas = contents.given_classes(root), None
     if "labels" in columns:
-        warnings = _ignored(path, columns, [column for column in columns if column not in _KNOWN])
+        warnings = _ignored(path, [column for column in columns if column not in _KNOWN])
         cells = [label_cells.read_cell(row.cells["labels"], row.where) for row in rows]
         classes, labels, members = label_cells.label_matrix(cells, classes, where)
         areas = _read_areas(rows, members, len(classes)) if "areas" in columns else None
     else:
         candidates = [column for column in columns if column not in ("file_name", "split")]
-        warnings = _ignored(path, columns, [name for name in candidates if classes and name not in classes])
+        warnings = _ignored(path, [name for name in candidates if classes and name not in classes])
         classes = classes or tuple(sorted(candidates))
         labels = _read_class_columns(rows, classes, path)
     paths = contents.present(root, names, path)
@@ -95,14 +93,10 @@ def _names(rows: Sequence[Row]) -> tuple[str, ...]:
     return contents.checked_names([row.cells["file_name"] for row in rows], [row.where for row in rows])
 
 
-def _ignored(path: Path, columns: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
-    """Reject extra columns that look like misspelled known ones; warn about the others."""
-    for column in extra:
-        match = nearest(column, [name for name in _KNOWN if name not in columns], _LIKENESS)
-        if match:
-            raise DataError(f"'{path}' has an unknown column '{column}'. Did you mean '{match}'?")
-    names = first_few([column or "(no name)" for column in extra])
-    return (f"'{path}': ignored the columns {names}.",) if extra else ()
+def _ignored(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
+    """Warn about columns that are not read."""
+    names = first_few([column or "(no name)" for column in columns])
+    return (f"'{path}': ignored the columns {names}; known are {', '.join(_KNOWN)}.",) if columns else ()
 
 
 def _read_areas(rows: Sequence[Row], members: Sequence[Sequence[int]], classes: int) -> NDArray[np.float32]:
@@ -137,7 +131,7 @@ def _read_class_columns(rows: Sequence[Row], classes: tuple[str, ...], path: Pat
             if truth is None:
                 raise DataError(
                     f"{where}: column '{name}' holds '{cells[name]}', not 0 or 1. Without a column 'labels', every "
-                    f"column but file_name and split is a class.{did_you_mean(name, _KNOWN, _LIKENESS)}"
+                    f"column but file_name and split is a class.{did_you_mean(name, _KNOWN, 0.75)}"
                 )
             labels[row, column] = truth
     return labels

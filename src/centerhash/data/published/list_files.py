@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import takewhile
@@ -20,6 +21,8 @@ from centerhash.data.layouts.contents import Contents, first_few, given_classes,
 from centerhash.data.published.catalogue import PublishedDataset, register
 from centerhash.data.splits import SPLIT_NAMES
 
+# A path, which may hold spaces, and all labels at the end of its line.
+_LINE = re.compile(r"(.*?)((?:\s+[01])+)")
 _FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
 
 
@@ -117,19 +120,17 @@ def list_files(folder: Path, split: str) -> list[Path]:
 
 def _read_list(path: Path) -> list[tuple[str, str]]:
     """Read path and labels, "010...", of each line; the first line tells how many labels there are."""
-    lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
-    words = lines[0][1].split()[1:] if lines else []
-    width = sum(1 for _ in takewhile(lambda word: word in ("0", "1"), reversed(words)))
-    images = []
-    for number, line in lines:
-        name, *labels = line.rsplit(None, width)
-        longer = len(name.split()) > 1 and name.split()[-1] in ("0", "1")
-        if width == 0 or len(labels) != width or not set(labels) <= {"0", "1"} or longer:
+    images: list[tuple[str, str]] = []
+    for number, line in enumerate(read_lines(path), 1):
+        found = _LINE.fullmatch(line)
+        labels = re.sub(r"\s", "", found[2]) if found else ""
+        width = len(images[0][1]) if images else len(labels)
+        if line and (not labels or len(labels) != width):
             raise DataError(
                 f"'{path}', line {number}: '{line:.80}' is not of the form 'path 0 1 0 ...' with the number of labels of "
                 f"the first line ({width})."
             )
-        images.append((name, "".join(labels)))
+        images += [(found[1], labels)] if found else []
     if not images:
         raise DataError(f"'{path}' is empty: write one line 'path 0 1 0 ...' per image.")
     return images
