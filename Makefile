@@ -63,7 +63,7 @@ format: setup ## format the code, and fix what can be fixed
 
 RESULTS ?= benchmarks/results
 bench: setup ## measure speed and memory, as json with facts of the machine
-	for part in speed search store encoding load busy milvus memory; do \
+	for part in speed store encoding load memory; do \
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
 	done
 

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load import megabytes
-from benchmarks.reporting import arguments_of, show, store
+from benchmarks.reporting import arguments_of, megabytes, show, store
 
 BITS = 64
 _CENTERHASH = ("-m", "centerhash")

@@ -29,10 +29,9 @@ from PIL import Image
 import centerhash as ch
 from benchmarks.duplicates import CHANGES
 from benchmarks.reporting import arguments_of, show, store
+from centerhash.index import Index, Results
 from centerhash.model.base import FILTERED, Model
-from centerhash.search import Index, Results
-from centerhash.search.items import LEVELS
-from centerhash.search.query import general_codes, label_scores
+from centerhash.photos import PhotoIndex
 
 FIRST, HEAVY, LIGHT = 20, 0.7, 0.3
 LEAST = 20  # photos that have all labels of a query
@@ -40,18 +39,9 @@ SHOWN, COPIES, BATCH = 48, 100, 8_192
 Labels = NDArray[np.bool_]
 
 
-def fill(index: Index, model: Model, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
+def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
     """Put these rows of the features into the index, with predicted labels, under their row numbers."""
-    for start in range(0, len(rows), BATCH):
-        batch = np.asarray(features[rows[start : start + BATCH]], np.float32)
-        labels = model.label_names(batch)
-        index.add_codes(
-            ch.pack(model.encode_features(batch)),
-            [str(row) for row in rows[start : start + BATCH]],
-            labels,
-            general=general_codes(model, batch),
-            scores=label_scores(model, batch, labels),
-        )
+    index.add(np.asarray(features[rows]), ids=rows.tolist())
 
 
 # Labels, and several of them
@@ -152,8 +142,8 @@ def filters(index: Index, truth: Labels) -> dict[str, Any]:
     for item in index.items():
         rows.append(int(item.id))
         predicted[rows[-1], [column[name] for name in item.labels]] = True
-        for name, (level, _) in item.scores.items():
-            probable[rows[-1], column[name]] = level / LEVELS
+        for name, probability in item.probabilities(item.scores).items():
+            probable[rows[-1], column[name]] = probability
     predicted, passing, truth = predicted[rows], (predicted | (probable >= FILTERED))[rows], truth[rows]
     return {
         "by_labels": filter_quality(predicted, truth),
@@ -179,12 +169,12 @@ CHANGED = (
     "screenshot",
     "rotated by 90°",
     "mirrored",
-    "gray",
+    "grey",
     "resized to half",
 )
 
 
-def originals_first(index: Index, files: Sequence[Path]) -> dict[str, Any]:
+def originals_first(photos: PhotoIndex, files: Sequence[Path]) -> dict[str, Any]:
     """Return how often the original is the first result to an altered copy, by code."""
     generator = np.random.default_rng(0)
     chosen = generator.choice(len(files), COPIES, replace=False).tolist()
@@ -193,9 +183,9 @@ def originals_first(index: Index, files: Sequence[Path]) -> dict[str, Any]:
         count = Counter[str]()
         for row in chosen:
             with Image.open(files[row]) as image:
-                changed = CHANGES[name][1](image.convert("RGB"), generator)
+                changed = CHANGES[name][1](image.convert("RGB"), generator).convert("RGB")
             for by in ("both", "general", "semantic"):
-                [first] = index.search(np.asarray(changed.convert("RGB")), k=1, by=by)
+                [first] = photos.search(changed, k=1, by=by)
                 count[by] += Path(first.path or "").name == files[row].name
         found[name] = {by: number / COPIES for by, number in count.items()}
         show(name, found[name])
@@ -215,7 +205,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         features = model.features_of(files, cache=Path(folder) / "cache")
         with Index.create(Path(folder) / "rows") as index:
-            fill(index, model, features, numbers)
+            fill(index, features, numbers)
             measured: dict[str, Any] = {
                 "by_labels": by_labels(index, labels, numbers),
                 "probabilities": class_precision(model, features, labels, numbers),
@@ -224,9 +214,9 @@ def main() -> None:
             }
         for name, figures in measured.items():
             print(name, figures, flush=True)
-        with Index.create(Path(folder) / "photos") as index:
-            index.add(files, labels="predicted")
-            measured["originals_first"] = originals_first(index, files)
+        with PhotoIndex.create(Path(folder) / "photos") as photos:
+            photos.add(files)
+            measured["originals_first"] = originals_first(photos, files)
     store(options.out, measured)
 
 

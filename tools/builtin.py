@@ -26,11 +26,11 @@ from benchmarks.quality import LEAST, by_labels, class_precision, fill
 from centerhash.cli import console
 from centerhash.core.files import make_folder
 from centerhash.data.splits import Splits
+from centerhash.index import Index
 from centerhash.model.export import export_model
 from centerhash.model.model import HashModel
 from centerhash.model.spec import PORTABLE
 from centerhash.networks.cache import default_cache
-from centerhash.search import Index
 from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.context import RunContext
 from centerhash.training.distributed import join_processes
@@ -154,7 +154,7 @@ def pairs(
 ) -> dict[str, float]:
     """Return how many of the first results to two labels have both, over all pairs that as many of these photos carry."""
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", model) as index:
-        fill(index, model, features, rows)
+        fill(index, features, rows)
         found = by_labels(index, labels, rows, LEAST, triples=False)
     return {"asked": found["pairs"], "both": round(found["both_at_equal_weights"], 4)}
 

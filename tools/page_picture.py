@@ -19,7 +19,7 @@ from urllib.parse import quote
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.reporting import ROOT, serving
-from centerhash.search import Index
+from centerhash.photos import PhotoIndex
 
 PHOTOS = ROOT / "examples" / "photos"
 SIZE = (1240, 760)
@@ -47,7 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name) / "photos.index"
-        with Index.create(folder) as index:
+        with PhotoIndex.create(folder) as index:
             index.add(PHOTOS, progress=False)
         words = [sys.executable, "-m", "centerhash", "serve", str(folder)]
         with serving(words) as (address, _), browser_page(*SIZE) as page:

@@ -24,8 +24,8 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from benchmarks.load import megabytes as memory
 from benchmarks.reporting import ROOT, arguments_of, serving, store
+from benchmarks.reporting import megabytes as memory
 from tests.shapes import write_shapes
 
 GOAL = 250  # megabytes
