@@ -3,7 +3,7 @@
     python -m benchmarks.torture [--kills 300] [--damages 300] [--seed 0] [--out benchmarks/results/torture.json]
 
 kills      a process that adds, removes and compacts is killed at any moment: what it reported as done is there
-damages    of the database: flipped bits, zeroed and swapped pages, truncations, deleted chunks of columns. All that is
+damages    of the database: flipped bits, zeroed and swapped pages, truncations, deleted chunks. All that is
            in an answer is right, or an error names the file; the same after `compact`. `verify` finds what an error tells
 cuts       of the write-ahead log of a killed process: the index opens at an earlier commit, and goes on from it
 disks      that are full while a process writes: an error names the file, nothing is lost, and it goes on with more room
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -38,13 +38,14 @@ from centerhash.core.errors import CenterhashError
 from centerhash.core.progress import Progress, bars
 from centerhash.index import Index, Item, verify_index
 
-FILE, MODEL = "items.db", "model"
-ATTRIBUTES = {"price": float, "kind": str}
-Damage = Callable[[Path, random.Random], None]
+FILE = "items.db"
+ATTRIBUTES: Any = {"price": float, "kind": str}
+DAMAGES = ("a flipped bit", "a zeroed page", "swapped pages", "a truncation", "deleted chunks")
 
 # Steps: changes of an index whose outcome any process knows from their numbers alone.
 
 BITS, GENERAL_BITS = 64, 128  # of the built-in model
+KIND: Any = {"bits": BITS, "general_bits": GENERAL_BITS, "attributes": ATTRIBUTES}  # of an index without it
 MOST = 500  # items of a step
 WINDOW = 60  # steps after which items are removed, a multiple of 5: about two chunks of items stay
 NAMES = ("bird", "cat", "dog", "person")
@@ -106,27 +107,25 @@ def facts(item: Item) -> dict[str, Any]:
 def as_added(item: Item) -> bool:
     """Whether an item is what its step has added."""
     step, place = map(int, item.id.split("/"))
-    added = items_of(step)
-    expected = {name: added[name][place] for name in ("ids", "labels", "scores")}
-    codes = (added["codes"][place].tolist(), added["general"][place].tolist())
+    added, found = items_of(step), facts(item)
+    codes = {
+        name: added[column][place].tolist() for name, column in (("code", "codes"), ("general", "general"))
+    }
     attributes = {name: values[place] for name, values in added["attributes"].items()}
-    found = facts(item)
-    return (
-        [found["id"], found["labels"], found["scores"]] == [*expected.values()]
-        and (found["code"], found["general"]) == codes
-        and found["attributes"] == attributes
-    )
+    rest = {name: added[name][place] for name in ("labels", "scores")}
+    return found.items() >= {**codes, **rest, "attributes": attributes}.items()
 
 
-def step_of(folder: Path, steps: Sequence[int]) -> tuple[int | None, str]:
-    """Read an index whole; return after which of these steps it is, or None, and what is wrong with it."""
+def step_of(folder: Path, steps: Sequence[int]) -> int | str:
+    """Read an index whole; return after which of these steps it is, or else what is wrong with it."""
     with Index.open(folder) as index:
         problems, items = index.verify(), list(index)
-        ids = {item.id for item in index.search(code=[1] * BITS, k=len(items) + 1, by="semantic")}
-    wrong = [item.id for item in items if not as_added(item)]
-    if problems or wrong or ids != {item.id for item in items} or len(ids) != len(items):
-        return None, f"{problems[:1]}, {len(wrong)} wrong items, {len(ids)} of {len(items)} found"
-    return next((step for step in steps if held_after(step) == ids), None), f"{len(ids)} items"
+        found = index.search(code=[1] * BITS, k=len(items) + 1, by="semantic")
+    ids, wrong = {item.id for item in items}, [item.id for item in items if not as_added(item)]
+    if problems or wrong or {row.id for row in found} != ids or len(ids) != len(items):
+        return f"broken: {problems[:1]}, {len(wrong)} wrong items, {len(found)} of {len(items)} found"
+    broken = f"broken: {len(ids)} items, of none of the steps {steps}"
+    return next((step for step in steps if held_after(step) == ids), broken)
 
 
 # Processes
@@ -176,20 +175,19 @@ def running(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def lines(process: subprocess.Popen[str], count: int) -> list[str]:
-    """Wait for some lines of a process."""
+def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    return [process.stdout.readline().strip() for _ in range(count)]
+    return process.stdout.readline().strip()
 
 
 def killed(folder: Path, first: int, count: int, wait: float, *, compacts: bool = True) -> int:
     """Kill a writer some time after it has reported some steps; return the last one that it reported."""
     with running(WRITER, folder, first, 0, int(compacts)) as process:
-        reported = lines(process, count)
+        reported = [line_of(process) for _ in range(count)]
         time.sleep(wait)
         process.kill()
-        assert process.stdout is not None
-        reported += process.stdout.read().split()
+        while line := line_of(process):
+            reported.append(line)
     return int(reported[-1]) if reported else first - 1
 
 
@@ -198,132 +196,106 @@ def killed(folder: Path, first: int, count: int, wait: float, *, compacts: bool 
 
 def kills(place: Path, rounds: int, seed: int) -> Iterator[str]:
     moments, last, folder = random.Random(seed), -1, place / "index"
-    Index.create(folder, bits=BITS, general_bits=GENERAL_BITS, attributes=ATTRIBUTES).close()
+    Index.create(folder, **KIND).close()
     for _ in range(rounds):
-        # without a line to wait for, at any moment of the start
-        count = moments.randrange(8)
+        count = moments.randrange(8)  # without a line to wait for, at any moment of the start
         last = killed(folder, last + 1, count, moments.random() * (0.05 if count else 1))
-        found, about = step_of(folder, (last, last + 1))
-        if found is None:
-            yield f"broken: after step {last}: {about}"
-            return
-        yield "all there"
+        found = step_of(folder, (last, last + 1))
+        yield found if isinstance(found, str) else "all there"
 
 
 def cuts(place: Path, rounds: int, seed: int) -> Iterator[str]:
     moments, folder, copy = random.Random(seed), place / "index", place / "copy"
-    Index.create(folder, bits=BITS, general_bits=GENERAL_BITS, attributes=ATTRIBUTES).close()
+    Index.create(folder, **KIND).close()
     before = killed(folder, 0, 70, 0)
     Index.open(folder).close()  # empties the log
     last = killed(folder, before + 1, 25, 0, compacts=False)
-    log = (folder / f"{FILE}-wal").read_bytes()
-    for length in sorted(moments.randrange(len(log)) for _ in range(rounds)):
+    size = (folder / f"{FILE}-wal").stat().st_size
+    for length in sorted(moments.randrange(size) for _ in range(rounds)):
         shutil.copytree(folder, copy)
         os.truncate(copy / f"{FILE}-wal", length)
-        found, about = step_of(copy, range(before, last + 2))
-        if found is not None:
+        found = step_of(copy, range(before, last + 2))  # a longer log is no earlier commit
+        if isinstance(found, int):
             before = found
             with Index.open(copy) as index:
                 change(index, found + 1)
-            found, about = step_of(copy, (found + 1,))
+            found = step_of(copy, (found + 1,))
         shutil.rmtree(copy)
-        yield f"broken: {length:,} bytes of the log: {about}" if found is None else "an earlier commit"
+        yield found if isinstance(found, str) else "an earlier commit"
 
 
 def disks(place: Path, rounds: int, seed: int) -> Iterator[str]:
     moments = random.Random(seed)
     for number in range(rounds):
-        folder = place / str(number)
-        Index.create(folder, bits=BITS, general_bits=GENERAL_BITS, attributes=ATTRIBUTES).close()
+        folder, last = place / str(number), -1
+        Index.create(folder, **KIND).close()
         with running(WRITER, folder, 0, moments.randrange(200_000, 2_000_000), 1) as process:
-            last = -1
-            while (line := lines(process, 1)[0]).isdecimal():
+            while (line := line_of(process)).isdecimal():
                 last = int(line)
-            found = step_of(folder, (last,))[0]
+            found = step_of(folder, (last,))
             assert process.stdin is not None
             print(file=process.stdin, flush=True)
-            goes_on = lines(process, 1) == [str(last + 1)]
-        if FILE not in line or found is None or not goes_on:
-            yield f"broken: after step {last}: {line}"
-        else:
-            yield "an error that names the file"
+            if FILE not in line or line_of(process) != str(last + 1):
+                found = f"broken: after step {last}: {line}"
+        yield found if isinstance(found, str) else "an error that names the file"
 
 
 def trainings(place: Path, rounds: int, seed: int) -> Iterator[str]:
-    moments, epochs, whole, broken = random.Random(seed), 8 * rounds, place / "whole", place / "broken"
-    log, reached = broken / "log.jsonl", 0
+    moments, epochs, reached = random.Random(seed), 8 * rounds, 0
+    whole, broken = place / "whole", place / "broken"
 
-    def run_files(run: Path) -> dict[str, Any]:
-        files: dict[str, Any] = {file.name: file.read_bytes() for file in run.iterdir() if file.is_file()}
-        rows = [json.loads(line) for line in files["log.jsonl"].splitlines()]
-        return files | {"log.jsonl": [{**row, "seconds": None} for row in rows]}
+    def rows(run: Path) -> list[Any]:
+        log = run / "log.jsonl"
+        return [json.loads(row) | {"seconds": 0} for row in log.open()] if log.exists() else []
+
+    def files(run: Path) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in run.iterdir() if file.name != "log.jsonl"}
 
     for _ in range(rounds):
         with running(TRAINING, broken, epochs) as process:
-            while process.poll() is None and reached >= (
-                epoch := len(log.read_text().splitlines()) if log.exists() else 0
-            ):
-                time.sleep(0.002)
-            reached = epoch
+            while process.poll() is None and len(rows(broken)) == reached:
+                time.sleep(0.005)
             time.sleep(moments.random() * 0.05)
             process.kill()
+        reached = len(rows(broken))
         yield "killed" if process.wait() == -signal.SIGKILL else "broken: it was over before the kill"
     for run in (broken, whole):
         with running(TRAINING, run, epochs) as process:
             process.wait()
-    if run_files(broken) != run_files(whole):
+    if (rows(broken), files(broken)) != (rows(whole), files(whole)):
         yield "broken: other files than those of a run without kills"
 
 
 # Damages
 
 
-def flipped(file: Path, place: random.Random) -> None:
+def damage(file: Path, kind: str, place: random.Random) -> None:
+    """Damage a database at a random place."""
     content = bytearray(file.read_bytes())
-    content[place.randrange(len(content))] ^= 1 << place.randrange(8)
-    file.write_bytes(content)
-
-
-def truncated(file: Path, place: random.Random) -> None:
-    os.truncate(file, place.randrange(file.stat().st_size))
-
-
-def pages_changed(file: Path, place: random.Random, *, swap: bool) -> None:
-    """Swap two pages, or zero some."""
-    content = bytearray(file.read_bytes())
-    size = int.from_bytes(content[16:18]) or 1 << 16
-    first, second = (size * place.randrange(len(content) // size) for _ in range(2))
-    one, other = content[first : first + size], content[second : second + size]
-    if swap:
-        content[first : first + size], content[second : second + size] = other, one
+    size = int.from_bytes(content[16:18])  # of a page
+    one, other = (slice(at, at + size) for at in place.sample(range(0, len(content), size), 2))
+    if kind == "deleted chunks":
+        with closing(sqlite3.connect(file)) as sql:
+            rows = sql.execute("SELECT rowid FROM chunks ORDER BY name, chunk").fetchall()
+            sql.executemany("DELETE FROM chunks WHERE rowid = ?", place.sample(rows, place.randint(1, 3)))
+            sql.commit()
+        return
+    if kind == "a flipped bit":
+        content[place.randrange(len(content))] ^= 1 << place.randrange(8)
+    elif kind == "a zeroed page":
+        content[one] = bytes(size)
+    elif kind == "swapped pages":
+        content[one], content[other] = content[other], content[one]
     else:
-        end = min(first + size * place.choice((1, 1, 4)), len(content))
-        content[first:end] = bytes(end - first)
+        del content[place.randrange(len(content)) :]
     file.write_bytes(content)
-
-
-def deleted(file: Path, place: random.Random) -> None:
-    """Delete some chunks of columns."""
-    with closing(sqlite3.connect(file)) as sql:
-        rows = sql.execute("SELECT rowid FROM chunks ORDER BY name, chunk").fetchall()
-        sql.executemany("DELETE FROM chunks WHERE rowid = ?", place.sample(rows, place.randint(1, 3)))
-        sql.commit()
-
-
-DAMAGES: Mapping[str, Damage] = {
-    "a flipped bit": flipped,
-    "zeroed pages": lambda file, place: pages_changed(file, place, swap=False),
-    "swapped pages": lambda file, place: pages_changed(file, place, swap=True),
-    "a truncation": truncated,
-    "deleted chunks": deleted,
-}
 
 
 def questions(
     classes: Sequence[str], place: random.Random, ids: Sequence[str]
 ) -> list[Callable[[Index], Any]]:
     """Everything that can be asked; answers of equal indexes are equal."""
-    some, (one, other), k = place.sample(ids, 6), place.sample(classes, 2), place.choice((1, 20, 10**6))
+    some, (one, other), k = place.sample(ids, 6), place.sample(classes, 2), place.choice((1, 20, 500))
     where = {"price": (2, 5), "kind": [f"kind {place.randrange(SOUND)}" for _ in range(9)]}
 
     def searched(**query: Any) -> Callable[[Index], Any]:
@@ -374,18 +346,19 @@ def asked(work: Callable[[], Any], right: Any = None) -> str:
         return f"broken: {error!r}"
 
 
-def outcomes(folder: Path, due: Sequence[tuple[Callable[[Index], Any], Any]]) -> Iterator[str]:
+def outcomes(folder: Path, due: Sequence[tuple[Callable[[Index], Any], Any]]) -> list[str]:
     """Ask a damaged index, let it be verified and compacted, and ask again."""
     found = [asked(lambda: Index.open(folder).close())]
-    problems = verify_index(folder)
     if found == ["right"]:
         with Index.open(folder) as index:
             found += [asked(partial(question, index), right) for question, right in due]
-            yield asked(index.compact)
-            yield from [asked(partial(question, index), right) for question, right in due]
-    yield from found
-    if "noticed" in found and not problems:
-        yield "broken: nothing found by verify"
+    if "noticed" in found and not verify_index(folder):
+        found.append("broken: nothing found by verify")
+    if found[0] == "right":
+        with Index.open(folder) as index:
+            found.append(asked(index.compact))
+            found += [asked(partial(question, index), right) for question, right in due]
+    return found
 
 
 def damages(place: Path, rounds: int, seed: int) -> Iterator[str]:
@@ -397,46 +370,41 @@ def damages(place: Path, rounds: int, seed: int) -> Iterator[str]:
             for file in copy.glob(f"{FILE}*"):
                 file.unlink()
             shutil.copy(sound / FILE, copy)
-            kind = chance.choice([*DAMAGES])
-            DAMAGES[kind](copy / FILE, chance)
+            kind = DAMAGES[number % len(DAMAGES)]
+            damage(copy / FILE, kind, chance)
             due = questions(index.classes, chance, shown)
-            found = [*outcomes(copy, [(question, question(index)) for question in due])]
-            wrong = [outcome for outcome in found if outcome.startswith("broken")]
+            chance.shuffle(due)
+            found = outcomes(copy, [(question, question(index)) for question in due])
+            broken = [f"{one} after {kind}, round {number}" for one in found if one.startswith("broken")]
             noticed = "noticed" if "noticed" in found else "right answers"
-            yield f"{wrong[0]} after {kind}, round {number}" if wrong else f"{kind}: {noticed}"
+            yield broken[0] if broken else f"{kind}: {noticed}"
 
 
-Part = Callable[[Path, int, int], Iterator[str]]
-PARTS: Mapping[str, tuple[Part, int]] = {
-    "kills": (kills, 300),
-    "damages": (damages, 300),
-    "cuts": (cuts, 50),
-    "disks": (disks, 5),
-    "trainings": (trainings, 5),
-}
+PARTS = {kills: 300, damages: 300, cuts: 50, disks: 5, trainings: 5}
 
 
-def tried(name: str, rounds: int, seed: int, report: Progress) -> dict[str, Any]:
+def tried(part: Callable[..., Iterator[str]], rounds: int, seed: int, report: Progress) -> dict[str, Any]:
     """Go through the rounds of a part, and count what happened."""
     begun, found = time.monotonic(), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="centerhash-torture-") as place:
-        for outcome in PARTS[name][0](Path(place), rounds, seed):
+        for outcome in part(Path(place), rounds, seed):
             found[outcome] += 1
-            report(name, found.total(), rounds)
+            report(part.__name__, found.total(), rounds)
     return {"rounds": rounds, **dict(sorted(found.items())), "seconds": round(time.monotonic() - begun, 1)}
 
 
 def main() -> None:
     """Try everything, print the figures and store them."""
     parser = arguments_of(__doc__)
-    for name, (_, rounds) in PARTS.items():
-        parser.add_argument(f"--{name}", type=int, default=rounds, metavar="N")
+    for part, rounds in PARTS.items():
+        parser.add_argument(f"--{part.__name__}", type=int, default=rounds, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     options = vars(parser.parse_args())
+    figures = dict[str, Any]()
     with bars() as report:
-        figures = {
-            name: tried(name, options[name], options["seed"], report) for name in PARTS if options[name]
-        }
+        for part in PARTS:
+            if rounds := options[part.__name__]:
+                figures[part.__name__] = tried(part, rounds, options["seed"], report)
     print(json.dumps(figures, indent=2))
     store(options["out"], {"seed": options["seed"], **figures})
     if "broken" in json.dumps(figures):
