@@ -58,7 +58,8 @@ CODES = (
 with ch.Index.create(folder / "index") as index:
     for at in range(0, count, 500_000):
         some = min(500_000, count - at)
-        index.store.add(rng.integers(0, 256, (some, 8), np.uint8), [f"{at + row:016x}" for row in range(some)])
+        codes, ids = rng.integers(0, 256, (some, 8), np.uint8), [f"{at + row:016x}" for row in range(some)]
+        index.add(codes=codes, ids=ids)
 """
 )
 
@@ -105,14 +106,9 @@ def made(code: str, folder: Path, count: int) -> Path:
 
 
 def indexing(folder: Path, count: int) -> float:
-    """`index add` of so many small photos, with the built-in model."""
+    """`photos add` of so many small photos, with the built-in model."""
     place = made(PHOTOS, folder, count)
-    subprocess.run(
-        [sys.executable, *_CENTERHASH, "index", "create", str(place / "index")],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return peak([*_CENTERHASH, "index", "add", str(place / "index"), str(place / "photos")])
+    return peak([*_CENTERHASH, "photos", "add", str(place / "index"), str(place / "photos")])
 
 
 def encoding(folder: Path, count: int) -> float:

@@ -199,7 +199,7 @@ def kills(place: Path, rounds: int, seed: int) -> Iterator[str]:
 def cuts(place: Path, rounds: int, seed: int) -> Iterator[str]:
     moments, folder, copy = random.Random(seed), place / "index", place / "copy"
     Index.create(folder, **KIND).close()
-    before = killed(folder, 0, 70, 0)
+    before = killed(folder, 0, 30, 0)
     Index.open(folder).close()  # empties the log
     last = killed(folder, before + 1, 25, 0, compacts=False)
     size = (folder / f"{FILE}-wal").stat().st_size

@@ -3,8 +3,8 @@
     python -m tools.wheel_check [--out benchmarks/results/wheel.json] [--photos FOLDER] [--only-size]
 
 Builds the wheel, installs it into an empty venv, and runs the first commands of the README there. Then it measures the
-time of `--help`, photos per second of `index add`, the time of a search by a photo in a new process and the memory of the
-server. `--photos` are real photos to add, otherwise pictures of drawn shapes. Takes minutes and downloads packages.
+time of `--help`, photos per second of `photos add`, the time of a search by a photo in a new process and the memory of
+the server. `--photos` are real photos to add, otherwise pictures of drawn shapes. Takes minutes and downloads packages.
 """
 
 from __future__ import annotations
@@ -88,20 +88,20 @@ def run(words: list[str], folder: Path = ROOT) -> None:
 
 
 def added_per_second(environment: Environment, photos: Path, index: str) -> float:
-    """Return photos per second of `index add`, without the start of the process and of the network."""
+    """Return photos per second of `photos add`, without the start of the process and of the network."""
     files = sorted(
         path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".heic")
     )
-    environment.seconds("index", "create", index)
-    start = environment.seconds("index", "add", index, files[0])
-    every = environment.seconds("index", "add", index, photos)
+    start = environment.seconds("photos", "add", index, files[0])
+    every = environment.seconds("photos", "add", index, photos)
     return round((len(files) - 1) / max(every - start, 1e-3), 1)
 
 
 def run_readme(environment: Environment) -> None:
     """Run the README's commands on the sample photos; the server must answer."""
     shutil.copytree(ROOT / "examples" / "photos", environment.desk / "photos")
-    for words in base_commands((ROOT / "README.md").read_text(encoding="utf-8")):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("~/Pictures", "photos")
+    for words in base_commands(readme):
         print(shlex.join(words), flush=True)
         if words[1] == "serve":
             with serving(environment.words(*words[1:]), cwd=environment.desk, env=clean()) as (address, _):
@@ -140,7 +140,7 @@ def main() -> None:
             note("photos", "real" if given.photos else "drawn")
             note("added_per_second", added_per_second(environment, photos, "base.index"))
             first = next(path for path in sorted(photos.rglob("*")) if path.is_file())
-            note("search_seconds", environment.median("search", "base.index", first))
+            note("search_seconds", environment.median("photos", "search", "base.index", first))
             words = environment.words("serve", "base.index")
             with serving(words, cwd=environment.desk, env=clean()) as (_, process):
                 note("served_megabytes", memory(process))
