@@ -379,7 +379,7 @@ def tried(part: Callable[..., Iterator[str]], rounds: int, seed: int, report: Pr
 
 
 def main() -> None:
-    """Try everything, print the figures and store them."""
+    """Try every part, print its figures and store them."""
     parser = arguments_of(__doc__)
     for part, rounds in PARTS.items():
         parser.add_argument(f"--{part.__name__}", type=int, default=rounds, metavar="N")
@@ -390,8 +390,8 @@ def main() -> None:
         for part in PARTS:
             if rounds := options[part.__name__]:
                 figures[part.__name__] = tried(part, rounds, options["seed"], report)
-    print(json.dumps(figures, indent=2))
-    store(options["out"], {"seed": options["seed"], **figures})
+                print(json.dumps({part.__name__: figures[part.__name__]}), flush=True)
+                store(options["out"], {"seed": options["seed"], **figures})
     if "broken" in json.dumps(figures):
         raise SystemExit("a promise was broken: see above.")
 
