@@ -155,7 +155,7 @@ def pairs(
     """Return how many of the first results to two labels have both, over all pairs that as many of these photos carry."""
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", model) as index:
         fill(index, features, rows)
-        found = by_labels(index, labels, rows, LEAST, triples=False)
+        found = by_labels(index, labels, rows, LEAST)
     return {"asked": found["pairs"], "both": round(found["both_at_equal_weights"], 4)}
 
 

@@ -1,6 +1,6 @@
 """`make wheel-check`: the wheel in an empty venv with base dependencies alone: size, speed, the README's commands.
 
-    python -m tools.wheel_check [--out benchmarks/results/wheel.json] [--photos FOLDER] [--only-size]
+    python -m tools.wheel_check [--out benchmarks/results/wheel.json] [--photos FOLDER]
 
 Builds the wheel, installs it into an empty venv, and runs the first commands of the README there. Then it measures the
 time of `--help`, photos per second of `photos add`, the time of a search by a photo in a new process and the memory of
@@ -114,7 +114,6 @@ def main() -> None:
     """Build, install, measure and store."""
     parser = arguments_of(__doc__)
     parser.add_argument("--photos", type=Path, help="folder of real photos to add")
-    parser.add_argument("--only-size", action="store_true", help="only the size and the start of commands")
     given = parser.parse_args()
     measured: dict[str, Any] = {}
 
@@ -133,19 +132,18 @@ def main() -> None:
         note("base_megabytes", round(megabytes(environment.home) - before, 1))
         note("goal_megabytes", GOAL)
         note("help_seconds", environment.median("--help"))
-        if not given.only_size:
-            run_readme(environment)
-            photos = given.photos and given.photos.absolute()
-            photos = photos or write_shapes(environment.desk / "drawn", DRAWN, size=480) / "images"
-            note("photos", "real" if given.photos else "drawn")
-            note("added_per_second", added_per_second(environment, photos, "base.index"))
-            first = next(path for path in sorted(photos.rglob("*")) if path.is_file())
-            note("search_seconds", environment.median("photos", "search", "base.index", first))
-            words = environment.words("serve", "base.index")
-            with serving(words, cwd=environment.desk, env=clean()) as (_, process):
-                note("served_megabytes", memory(process))
-            environment.install(f"{wheel}[fast]")
-            note("fast_megabytes", round(megabytes(environment.home) - before, 1))
+        run_readme(environment)
+        photos = given.photos and given.photos.absolute()
+        photos = photos or write_shapes(environment.desk / "drawn", DRAWN, size=480) / "images"
+        note("photos", "real" if given.photos else "drawn")
+        note("added_per_second", added_per_second(environment, photos, "base.index"))
+        first = next(path for path in sorted(photos.rglob("*")) if path.is_file())
+        note("search_seconds", environment.median("photos", "search", "base.index", first))
+        words = environment.words("serve", "base.index")
+        with serving(words, cwd=environment.desk, env=clean()) as (_, process):
+            note("served_megabytes", memory(process))
+        environment.install(f"{wheel}[fast]")
+        note("fast_megabytes", round(megabytes(environment.home) - before, 1))
     store(given.out, measured)
     if measured["base_megabytes"] > GOAL:
         raise SystemExit(f"the base install takes more than {GOAL} MB.")
