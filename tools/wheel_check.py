@@ -130,7 +130,6 @@ def main() -> None:
         before = megabytes(environment.home)
         environment.install(str(wheel))
         note("base_megabytes", round(megabytes(environment.home) - before, 1))
-        note("goal_megabytes", GOAL)
         note("help_seconds", environment.median("--help"))
         run_readme(environment)
         photos = given.photos and given.photos.absolute()
