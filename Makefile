@@ -67,8 +67,8 @@ bench: setup ## measure speed and memory, as json with facts of the machine
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
 	done
 
-# the guarantees for stored data, tried in full: damage, truncation, crafted files, failing system calls, crashes, full disks
-torture: setup ## damage, interrupt and fill up stored data
+# the guarantees for stored data, tried in full: kills, damages, cut logs, full disks; about ten minutes on a quiet machine
+torture: setup ## kill writers of stored data, damage it, fill its disk
 	$(BIN)/python -m benchmarks.torture --out $(RESULTS)/torture.json
 
 # the site, into site/: a link that leads nowhere or an unknown name in the reference fails it

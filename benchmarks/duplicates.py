@@ -63,11 +63,6 @@ def screenshot(image: Image.Image, generator: np.random.Generator) -> Image.Imag
     return canvas
 
 
-def oriented(way: Image.Transpose) -> Callable[[Image.Image, np.random.Generator], Image.Image]:
-    """One of the orientations."""
-    return lambda image, _: image.transpose(way)
-
-
 CHANGES: dict[str, tuple[int, Callable[[Image.Image, np.random.Generator], Image.Image]]] = {
     "recompressed": (50, lambda image, _: image),
     "resized to half": (90, lambda image, _: image.resize((image.width // 2, image.height // 2))),
@@ -75,11 +70,11 @@ CHANGES: dict[str, tuple[int, Callable[[Image.Image, np.random.Generator], Image
     "brightened by 30 %": (90, lambda image, _: ImageEnhance.Brightness(image).enhance(1.3)),
     "mirrored": (90, lambda image, _: ImageOps.mirror(image)),
     "flipped": (90, lambda image, _: ImageOps.flip(image)),
-    "rotated by 90°": (90, oriented(Image.Transpose.ROTATE_90)),
-    "rotated by 180°": (90, oriented(Image.Transpose.ROTATE_180)),
-    "rotated by 270°": (90, oriented(Image.Transpose.ROTATE_270)),
-    "transposed": (90, oriented(Image.Transpose.TRANSPOSE)),
-    "transverse": (90, oriented(Image.Transpose.TRANSVERSE)),
+    "rotated by 90°": (90, lambda image, _: image.transpose(Image.Transpose.ROTATE_90)),
+    "rotated by 180°": (90, lambda image, _: image.transpose(Image.Transpose.ROTATE_180)),
+    "rotated by 270°": (90, lambda image, _: image.transpose(Image.Transpose.ROTATE_270)),
+    "transposed": (90, lambda image, _: image.transpose(Image.Transpose.TRANSPOSE)),
+    "transverse": (90, lambda image, _: image.transpose(Image.Transpose.TRANSVERSE)),
     "cropped to 90 %": (90, cropped(0.9)),
     "cropped to 80 %": (90, cropped(0.8)),
     "cropped to 70 %": (90, cropped(0.7)),

@@ -3,9 +3,8 @@
     python -m benchmarks.encoding [--out benchmarks/results/encoding.json]
 
 The whole path of every engine is compared with a plain PyTorch loop (Pillow, then the network as it was trained, batch by
-batch) and with the engine alone on pixels in memory. They take turns, and the ratios are medians over the turns, so that
-other work on the machine affects all of them. `cpu_share_of_alone` is the network's part of the CPU time. Decoding is
-also measured alone: threads and one thread compared with a plain Pillow loop.
+batch) and with the engine alone on pixels in memory; decoding by threads with a plain Pillow loop. They take turns, and
+the ratios are medians over the turns, so that other work on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ import torch
 from PIL import Image
 
 from benchmarks.reporting import arguments_of, show, store
-from benchmarks.speed import seconds
 from centerhash import hash_centers
 from centerhash.codes import binarize, pack
 from centerhash.core.parallel import batches_ahead
@@ -39,7 +36,7 @@ from tests.shapes import draw_shapes
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 BITS, CLASSES = 64, 80
-PHOTOS, SLOW, FAST = 32, 32, 128  # files; images per turn of PyTorch and of a compiled engine
+PHOTOS, PIXELS = 32, 128  # files, and images in memory
 SIZES = {
     "photos of 256 x 256": (256, 256),
     "photos of 500 x 375": (500, 375),
@@ -60,10 +57,7 @@ def write_photos(folder: Path, size: tuple[int, int], count: int) -> list[Path]:
     return paths
 
 
-# Decoding
-
-
-def plain(paths: Sequence[Path]) -> list[np.ndarray]:
+def decoded(paths: Sequence[Path]) -> list[np.ndarray]:
     """Open, convert, resize and crop, as a script would do."""
     edge = (BACKBONE.resize - BACKBONE.crop) // 2
     box = (edge, edge, edge + BACKBONE.crop, edge + BACKBONE.crop)
@@ -74,31 +68,11 @@ def plain(paths: Sequence[Path]) -> list[np.ndarray]:
     ]
 
 
-def threads(paths: Sequence[Path]) -> list[np.ndarray]:
+def decoded_by_threads(paths: Sequence[Path]) -> list[np.ndarray]:
     """Decode as features and encoding do."""
     batches = [paths[start : start + BATCH] for start in range(0, len(paths), BATCH)]
     futures = batches_ahead(partial(pixels_of, backbone=BACKBONE), batches)
     return [future.result() for batch in futures for future in batch]
-
-
-def decoding(paths: Sequence[Path]) -> dict[str, float]:
-    """Return images per second of the plain loop, of one thread and of threads, and how far our pixels are off."""
-    ways: dict[str, Callable[[], Any]] = {
-        "plain": partial(plain, paths),
-        "one_thread": lambda: [pixels_of(path, BACKBONE) for path in paths],
-        "threads": partial(threads, paths),
-    }
-    rates = {name: len(paths) / seconds(work, repeats=3) for name, work in ways.items()}
-    apart = np.abs(np.stack(plain(paths)).astype(int) - np.stack(threads(paths)).astype(int))
-    return {
-        **{f"{name}_images_per_second": rate for name, rate in rates.items()},
-        "one_thread_times_plain": rates["one_thread"] / rates["plain"],
-        "threads_times_plain": rates["threads"] / rates["plain"],
-        "mean_difference_of_pixels": float(apart.mean()),
-    }
-
-
-# The whole path
 
 
 def untrained_model() -> HashModel:
@@ -120,89 +94,54 @@ def untrained_model() -> HashModel:
     return HashModel(spec, {**{f"encoder.{name}": value for name, value in head.items()}, "centers": centers})
 
 
-def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
-    """Return a plain loop: decode a batch, run the network with its batch norms, take the signs of the head."""
+def eager(paths: Sequence[Path]) -> Callable[[], Any]:
+    """Return a plain loop: decode, run the network with its batch norms, take the signs of the head."""
     network = BACKBONE.trainable().eval()
     head = build_head(BACKBONE.features, BITS, HeadOptions()).eval()
 
-    def work() -> list[np.ndarray]:
-        codes = []
-        for start in range(0, len(paths), batch):
-            pixels = torch.from_numpy(np.stack(plain(paths[start : start + batch])))
-            with torch.inference_mode():
-                codes.append(pack(binarize(head(network(pixels)).logits.numpy())))
-        return codes
+    def work() -> np.ndarray:
+        with torch.inference_mode():
+            return pack(binarize(head(network(torch.from_numpy(np.stack(decoded(paths))))).logits.numpy()))
 
     return work
 
 
-def whole_path(paths: Sequence[Path], model: HashModel, encoder: Encoder) -> np.ndarray:
-    """Return the codes of files as `encode` computes them, without a cache."""
-    return pack(model.encode_features(encoder.features(paths)))
-
-
-@dataclass
-class Work:
-    """Something that handles images, and how long each turn of it took per image."""
-
-    count: int
-    run: Callable[[], Any]
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-
-    def take_turn(self) -> None:
-        """Run once and note the times."""
-        clock, processor = time.perf_counter(), time.process_time()
-        self.run()
-        self.seconds.append((time.perf_counter() - clock) / self.count)
-        self.cpu_seconds.append((time.process_time() - processor) / self.count)
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return 1 / statistics.median(self.seconds)
-
-
-def encoding(files: dict[str, list[Path]], folder: Path) -> dict[str, Any]:
-    """Measure every engine that is installed, and the plain loop."""
-    model, shape = untrained_model(), (FAST, BACKBONE.crop, BACKBONE.crop, 3)
+def encoding(files: dict[str, list[Path]], folder: Path) -> dict[str, dict[str, float]]:
+    """Measure every engine that is installed, and the plain loops; return figures by size of the photos."""
+    model, shape = untrained_model(), (PIXELS, BACKBONE.crop, BACKBONE.crop, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    loops = {size: Work(PHOTOS, eager(paths)) for size, paths in files.items()}
-    limits, wholes = {}, {}
+    works: dict[tuple[str, str], Callable[[], Any]] = {}
     for name in (row.name for row in ENGINES.values() if row.is_here):
-        engine, count = (
-            open_engine(BACKBONE, name, folder=folder / "networks"),
-            SLOW if name == "torch" else FAST,
-        )
+        engine = open_engine(BACKBONE, name, folder=folder / "networks")
         encoder = Encoder(BACKBONE, device="cpu", engine=engine)
-        limits[name] = Work(count, partial(engine.features, pixels[:count]))
+        works["alone", name] = partial(engine.features, pixels)
         for size, paths in files.items():
-            some = (paths * (count // PHOTOS))[:count]
-            wholes[name, size] = Work(count, partial(whole_path, some, model, encoder))
-    works = [*loops.values(), *limits.values(), *wholes.values()]
-    for work in works:
-        work.run()  # compiles and fills caches, and does not count
-    for _ in range(TURNS):
-        for work in works:
-            work.take_turn()
-    result: dict[str, Any] = {
-        "alone": {name: {"images_per_second": row.rate} for name, row in limits.items()}
-    }
-    for size, loop in loops.items():
-        result[size] = {"eager": {"images_per_second": loop.rate}}
-        for name, limit in limits.items():
-            work = wholes[name, size]
-            result[size][name] = {
-                "images_per_second": work.rate,
-                "times_eager": _median_ratio(loop.seconds, work.seconds),
-                "share_of_alone": _median_ratio(limit.seconds, work.seconds),
-                "cpu_share_of_alone": _median_ratio(limit.cpu_seconds, work.cpu_seconds),
-            }
-    return result
+            works[size, name] = partial(
+                lambda one, some: pack(model.encode_features(one.features(some))), encoder, paths
+            )
+    for size, paths in files.items():
+        works[size, "eager"] = eager(paths)
+        works[size, "decoded"], works[size, "threads"] = (
+            partial(decoded, paths),
+            partial(decoded_by_threads, paths),
+        )
+    taken: dict[tuple[str, str], list[float]] = {key: [] for key in works}
+    for _ in range(1 + TURNS):  # the first one compiles and fills caches, and does not count
+        for key, work in works.items():
+            started = time.perf_counter()
+            work()
+            taken[key].append((time.perf_counter() - started) / (PIXELS if key[0] == "alone" else PHOTOS))
 
+    def ratio(one: tuple[str, str], other: tuple[str, str]) -> float:
+        return statistics.median(a / b for a, b in zip(taken[one][1:], taken[other][1:], strict=True))
 
-def _median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(first, second, strict=True))
+    figures: dict[str, dict[str, float]] = {size: {} for size in ("alone", *files)}
+    for (size, name), seconds in taken.items():
+        figures[size][f"{name}_images_per_second"] = 1 / statistics.median(seconds[1:])
+        if size != "alone" and ("alone", name) in works:
+            figures[size][f"{name}_times_eager"] = ratio((size, "eager"), (size, name))
+            figures[size][f"{name}_share_of_alone"] = ratio(("alone", name), (size, name))
+    return figures
 
 
 def main() -> None:
@@ -211,11 +150,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = {name: write_photos(Path(folder) / name, size, PHOTOS) for name, size in SIZES.items()}
         measured = encoding(files, Path(folder))
-        for name, paths in files.items():
-            measured[name]["decoding"] = decoding(paths)
-    for group, rows in measured.items():
-        for name, figures in rows.items():
-            show(f"{group}, {name}", figures)
+    for size, figures in measured.items():
+        show(size, figures)
     store(out, {"backbone": BACKBONE.name, **measured}, threads=torch.get_num_threads())
 
 

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load import megabytes
-from benchmarks.reporting import arguments_of, show, store
+from benchmarks.reporting import arguments_of, megabytes, show, store
 
 BITS = 64
 _CENTERHASH = ("-m", "centerhash")
@@ -31,10 +30,7 @@ from PIL import Image
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 rng = np.random.default_rng(0)
 """
-
-FEATURES = (
-    MAKE
-    + """
+FEATURES = """
 features, labels = rng.standard_normal((2_000, 256), np.float32), rng.random((2_000, 20)) < 0.1
 labels[:, 0] |= ~labels.any(axis=1)
 ch.train(ch.Dataset.from_arrays(features, labels), bits=64, epochs=1, out=folder / "run", progress=False)
@@ -42,27 +38,18 @@ out = np.lib.format.open_memmap(folder / "features.npy", "w+", np.float16, (coun
 for at in range(0, count, 50_000):
     out[at : at + 50_000] = rng.standard_normal((min(50_000, count - at), 256), np.float32)
 """
-)
-
-PHOTOS = (
-    MAKE
-    + """
+PHOTOS = """
 (folder / "photos").mkdir()
 for number in range(count):
     Image.fromarray(rng.integers(0, 256, (48, 64, 3), np.uint8)).save(folder / f"photos/{number:06d}.jpg")
 """
-)
-
-CODES = (
-    MAKE
-    + """
+CODES = """
 with ch.Index.create(folder / "index") as index:
     for at in range(0, count, 500_000):
         some = min(500_000, count - at)
-        index.store.add(rng.integers(0, 256, (some, 8), np.uint8), [f"{at + row:016x}" for row in range(some)])
+        codes, ids = rng.integers(0, 256, (some, 8), np.uint8), [f"{at + row:016x}" for row in range(some)]
+        index.add(codes=codes, ids=ids)
 """
-)
-
 EVALUATE = """
 import numpy as np, sys, centerhash as ch
 rng = np.random.default_rng(0)
@@ -71,7 +58,6 @@ codes = [np.where(rng.random((n, 64), np.float32) < 0.5, 1, -1).astype(np.int8) 
 labels = [rng.random((n, 80), np.float32) < 0.036 for n in (queries, database)]
 ch.evaluate_codes(*codes, *labels, k=5_000)
 """
-
 SERVE = """
 import sys, centerhash as ch
 from fastapi.testclient import TestClient
@@ -101,19 +87,14 @@ def peak(words: Sequence[str]) -> float:
 def made(code: str, folder: Path, count: int) -> Path:
     """Run the code that fills a folder, and return the folder."""
     folder.mkdir(parents=True)
-    subprocess.run([sys.executable, "-c", code, str(folder), str(count)], check=True)
+    subprocess.run([sys.executable, "-c", MAKE + code, str(folder), str(count)], check=True)
     return folder
 
 
 def indexing(folder: Path, count: int) -> float:
-    """`index add` of so many small photos, with the built-in model."""
+    """`photos add` of so many small photos, with the built-in model."""
     place = made(PHOTOS, folder, count)
-    subprocess.run(
-        [sys.executable, *_CENTERHASH, "index", "create", str(place / "index")],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return peak([*_CENTERHASH, "index", "add", str(place / "index"), str(place / "photos")])
+    return peak([*_CENTERHASH, "photos", "add", str(place / "index"), str(place / "photos")])
 
 
 def encoding(folder: Path, count: int) -> float:

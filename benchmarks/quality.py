@@ -23,16 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from centerhash.search import Index, Results
-from centerhash.search.items import LEVELS
-from centerhash.search.query import general_codes, label_scores
 from numpy.typing import NDArray
 from PIL import Image
 
 import centerhash as ch
 from benchmarks.duplicates import CHANGES
 from benchmarks.reporting import arguments_of, show, store
+from centerhash.index import Index, Results
 from centerhash.model.base import FILTERED, Model
+from centerhash.photos import PhotoIndex
 
 FIRST, HEAVY, LIGHT = 20, 0.7, 0.3
 LEAST = 20  # photos that have all labels of a query
@@ -40,18 +39,9 @@ SHOWN, COPIES, BATCH = 48, 100, 8_192
 Labels = NDArray[np.bool_]
 
 
-def fill(index: Index, model: Model, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
+def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
     """Put these rows of the features into the index, with predicted labels, under their row numbers."""
-    for start in range(0, len(rows), BATCH):
-        batch = np.asarray(features[rows[start : start + BATCH]], np.float32)
-        labels = model.label_names(batch)
-        index.add_codes(
-            ch.pack(model.encode_features(batch)),
-            [str(row) for row in rows[start : start + BATCH]],
-            labels,
-            general=general_codes(model, batch),
-            scores=label_scores(model, batch, labels),
-        )
+    index.add(np.asarray(features[rows]), ids=rows.tolist())
 
 
 # Labels, and several of them
@@ -71,22 +61,19 @@ def together(labels: Labels, size: int, least: int) -> list[tuple[int, ...]]:
 
 def right(results: Results, labels: Labels, group: Sequence[int]) -> Labels:
     """Return which of the results have all labels of a query."""
-    found: Labels = labels[[int(row.id) for row in results]][:, list(group)].all(axis=1)
-    return found
+    return np.asarray(labels[[int(row.id) for row in results]][:, list(group)].all(axis=1))
 
 
 def share(results: Results, fits: Labels, name: str) -> float:
     """Return the mean estimated share of a label, among those of the query, of the right results; NaN without any."""
     rows = [row.share or {} for row, fit in zip(results, fits, strict=True) if fit]
-    shares = [row[name] / sum(row.values()) for row in rows if sum(row.values()) > 0 and name in row]
+    shares = [row[name] / sum(row.values()) for row in rows if name in row and any(row.values())]
     return float(np.mean(shares)) if shares else float("nan")
 
 
-def by_labels(
-    index: Index, labels: Labels, rows: NDArray[np.int64], least: int = LEAST, *, triples: bool = True
-) -> dict[str, Any]:
+def by_labels(index: Index, labels: Labels, rows: NDArray[np.int64], least: int = LEAST) -> dict[str, Any]:
     """Measure the precision of the first results to pairs and triples, and what weights do to shares."""
-    classes = index.model_info.classes
+    classes = index.classes
 
     def search(group: Sequence[int], weights: Sequence[float]) -> tuple[Results, Labels]:
         named = {classes[j]: weight for j, weight in zip(group, weights, strict=True)}
@@ -99,20 +86,18 @@ def by_labels(
     for a, b in pairs:
         (first, fits), (second, others) = search((a, b), (HEAVY, LIGHT)), search((b, a), (HEAVY, LIGHT))
         weighted += [fits.mean(), others.mean()]
-        for name, heavy, light in (
-            (classes[a], share(first, fits, classes[a]), share(second, others, classes[a])),
-            (classes[b], share(second, others, classes[b]), share(first, fits, classes[b])),
-        ):
-            larger += [heavy > light] if name and np.isfinite([heavy, light]).all() else []
-    groups = together(labels[rows], 3, least) if triples else []
-    three = [search(group, (1, 1, 1))[1].mean() for group in groups]
+        for name, sign in ((classes[a], 1), (classes[b], -1)):
+            gained = sign * (share(first, fits, name) - share(second, others, name))
+            larger += [gained > 0] if np.isfinite(gained) else []
+    three = [search(group, (1, 1, 1))[1].mean() for group in together(labels[rows], 3, least)]
     return {
         "photos": len(rows),
         "pairs": len(pairs),
         "both_at_equal_weights": float(np.mean(equal)),
         "both_at_.7_and_.3": float(np.mean(weighted)),
         "pairs_with_a_larger_share": float(np.mean(larger)),
-        **({"triples": len(groups), "all_three": float(np.mean(three))} if triples else {}),
+        "triples": len(three),
+        "all_three": float(np.mean(three)),
     }
 
 
@@ -133,27 +118,21 @@ def class_precision(
 
 
 def filter_quality(found: Labels, truth: Labels) -> dict[str, float]:
-    """Return precision and recall of a filter (N, C), over all labels and as means of the classes that occur."""
-    hits, shown, there = (found & truth).sum(axis=0), found.sum(axis=0), truth.sum(axis=0)
-    known = there > 0
-    return {
-        "precision": float(hits.sum() / max(1, shown.sum())),
-        "recall": float(hits.sum() / there.sum()),
-        "mean_class_precision": float((hits / np.maximum(shown, 1))[known].mean()),
-        "mean_class_recall": float((hits / np.maximum(there, 1))[known].mean()),
-    }
+    """Return precision and recall of a filter (N, C) over all labels."""
+    hits = (found & truth).sum()
+    return {"precision": float(hits / max(1, found.sum())), "recall": float(hits / truth.sum())}
 
 
 def filters(index: Index, truth: Labels) -> dict[str, Any]:
     """Measure filters by predicted labels and by probabilities; truth (N, C) by row number."""
-    column = {name: at for at, name in enumerate(index.model_info.classes)}
+    column = {name: at for at, name in enumerate(index.classes)}
     predicted, probable = np.zeros_like(truth), np.zeros(truth.shape)
     rows = []
     for item in index.items():
         rows.append(int(item.id))
         predicted[rows[-1], [column[name] for name in item.labels]] = True
-        for name, (level, _) in item.scores.items():
-            probable[rows[-1], column[name]] = level / LEVELS
+        for name, probability in item.probabilities(item.scores).items():
+            probable[rows[-1], column[name]] = probability
     predicted, passing, truth = predicted[rows], (predicted | (probable >= FILTERED))[rows], truth[rows]
     return {
         "by_labels": filter_quality(predicted, truth),
@@ -164,7 +143,7 @@ def filters(index: Index, truth: Labels) -> dict[str, Any]:
 def first_results(index: Index, truth: Labels) -> dict[str, float]:
     """Return how many of the first results to each label are right."""
     shown = hits = 0
-    for at, name in enumerate(index.model_info.classes):
+    for at, name in enumerate(index.classes):
         results = index.search(labels=[name], k=SHOWN)
         shown, hits = shown + len(results), hits + int(right(results, truth, [at]).sum())
     return {"shown": shown, "right": hits, "precision": hits / max(1, shown)}
@@ -173,18 +152,10 @@ def first_results(index: Index, truth: Labels) -> dict[str, float]:
 # Altered copies
 
 
-CHANGED = (
-    "cropped to 80 %",
-    "cropped to 60 %",
-    "screenshot",
-    "rotated by 90°",
-    "mirrored",
-    "gray",
-    "resized to half",
-)
+CHANGED = ("cropped to 80 %", "cropped to 60 %", "screenshot", "rotated by 90°", "mirrored", "grey")
 
 
-def originals_first(index: Index, files: Sequence[Path]) -> dict[str, Any]:
+def originals_first(photos: PhotoIndex, files: Sequence[Path]) -> dict[str, Any]:
     """Return how often the original is the first result to an altered copy, by code."""
     generator = np.random.default_rng(0)
     chosen = generator.choice(len(files), COPIES, replace=False).tolist()
@@ -193,9 +164,9 @@ def originals_first(index: Index, files: Sequence[Path]) -> dict[str, Any]:
         count = Counter[str]()
         for row in chosen:
             with Image.open(files[row]) as image:
-                changed = CHANGES[name][1](image.convert("RGB"), generator)
+                changed = CHANGES[name][1](image.convert("RGB"), generator).convert("RGB")
             for by in ("both", "general", "semantic"):
-                [first] = index.search(np.asarray(changed.convert("RGB")), k=1, by=by)
+                [first] = photos.search(changed, k=1, by=by)
                 count[by] += Path(first.path or "").name == files[row].name
         found[name] = {by: number / COPIES for by, number in count.items()}
         show(name, found[name])
@@ -215,7 +186,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         features = model.features_of(files, cache=Path(folder) / "cache")
         with Index.create(Path(folder) / "rows") as index:
-            fill(index, model, features, numbers)
+            fill(index, features, numbers)
             measured: dict[str, Any] = {
                 "by_labels": by_labels(index, labels, numbers),
                 "probabilities": class_precision(model, features, labels, numbers),
@@ -224,9 +195,9 @@ def main() -> None:
             }
         for name, figures in measured.items():
             print(name, figures, flush=True)
-        with Index.create(Path(folder) / "photos") as index:
-            index.add(files, labels="predicted")
-            measured["originals_first"] = originals_first(index, files)
+        with PhotoIndex.create(Path(folder) / "photos") as photos:
+            photos.add(files)
+            measured["originals_first"] = originals_first(photos, files)
     store(options.out, measured)
 
 

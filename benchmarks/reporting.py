@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from centerhash.training.run_folder import versions
-
 ROOT = Path(__file__).parent.parent
 
 
@@ -59,6 +57,14 @@ def serving(words: Sequence[str], **options: Any) -> Iterator[tuple[str, int]]:
         raise SystemExit(printed)
 
 
+def megabytes(process: int) -> dict[str, float]:
+    """Return the memory of a process: all that is resident, and its own without mapped files."""
+    status = Path(f"/proc/{process}/status").read_text()
+    fields = {"resident": "VmRSS", "own": "RssAnon"}
+    found = {name: re.search(rf"{field}:\s+(\d+) kB", status) for name, field in fields.items()}
+    return {name: int(match[1]) / 1000 for name, match in found.items() if match}
+
+
 def show(name: str, figures: Mapping[str, float]) -> None:
     """Print the figures of one measurement in a line."""
     print(f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in figures.items())}", flush=True)
@@ -73,6 +79,8 @@ def store(out: Path | None, measured: Mapping[str, Any], *, threads: int | None 
         machine["load"] = round(os.getloadavg()[1], 1)  # of five minutes
     if threads is not None:
         machine["threads"] = threads
+    from centerhash.training.run_folder import versions  # torch, which no child process needs
+
     facts = {"machine": machine, "versions": versions(), "commit": commit()}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(facts | dict(measured), indent=2) + "\n")

@@ -1,13 +1,20 @@
-"""Stored results of the benchmarks."""
+"""Benchmarks and tools: they start, the torture finds nothing, stored results are complete."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks import torture
+from centerhash.core.progress import silent
 from centerhash.experiments.runner import read_rows, unfinished
 from centerhash.experiments.tasks import plan_tasks
+from centerhash.index import Index
 from centerhash.methods.registry import METHODS
 
 ROOT = Path(__file__).parent.parent
@@ -19,6 +26,43 @@ def test_results_have_their_commit() -> None:
     for part in parts:
         commit = json.loads((RESULTS / f"{part}.json").read_text())["commit"]
         assert re.fullmatch("[0-9a-f]{10}", commit), part  # and without changes
+
+
+def started_by_hand() -> list[str]:
+    """The modules of benchmarks and tools with options."""
+    files = [file for folder in ("benchmarks", "tools") for file in sorted((ROOT / folder).glob("*.py"))]
+    return [f"{file.parent.name}.{file.stem}" for file in files if ".parse_args()" in file.read_text()]
+
+
+@pytest.mark.parametrize("name", started_by_hand())
+def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(name).main()
+    assert ended.value.code == 0
+    assert f"python -m {name}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "rounds"), [(torture.kills, 3), (torture.damages, 5), (torture.cuts, 3), (torture.disks, 1)]
+)
+def test_torture_in_short(part: object, rounds: int) -> None:
+    figures = torture.tried(part, rounds, 7, silent)
+    outcomes = {name: count for name, count in figures.items() if name not in ("rounds", "seconds")}
+    assert sum(outcomes.values()) == rounds
+    assert not [name for name in outcomes if "broken" in name]
+
+
+def test_torture_notices_what_is_lost_or_changed(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", **torture.KIND) as index:
+        torture.change(index, 0)
+        added = torture.items_of(0)
+        assert torture.step_of(tmp_path / "index", (-1, 0)) == 0
+        index.remove(added["ids"][3])
+        assert "of none of the steps" in str(torture.step_of(tmp_path / "index", (-1, 0)))
+        index.add(codes=added["codes"][:1], ids=added["ids"][3:4])
+        assert "1 wrong items" in str(torture.step_of(tmp_path / "index", (-1, 0)))
 
 
 def test_stored_table_is_complete() -> None:

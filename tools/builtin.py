@@ -27,6 +27,7 @@ from benchmarks.quality import LEAST, by_labels, class_precision, fill
 from centerhash.cli import console
 from centerhash.core.files import make_folder
 from centerhash.data.splits import Splits
+from centerhash.index import Index
 from centerhash.model.export import export_model
 from centerhash.model.model import HashModel
 from centerhash.model.spec import PORTABLE
@@ -154,8 +155,8 @@ def pairs(
 ) -> dict[str, float]:
     """Return how many of the first results to two labels have both, over all pairs that as many of these photos carry."""
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", model) as index:
-        fill(index, model, features, rows)
-        found = by_labels(index, labels, rows, LEAST, triples=False)
+        fill(index, features, rows)
+        found = by_labels(index, labels, rows, LEAST)
     return {"asked": found["pairs"], "both": round(found["both_at_equal_weights"], 4)}
 
 

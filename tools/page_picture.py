@@ -8,33 +8,17 @@ Creates an index of examples/photos, serves it, and takes a screenshot in Chromi
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from centerhash.search import Index
-from playwright.sync_api import Page, sync_playwright
-
 from benchmarks.reporting import ROOT, serving
+from centerhash.photos import PhotoIndex
+from tests.browser import chromium
 
 PHOTOS = ROOT / "examples" / "photos"
-SIZE = (1240, 760)
-
-
-@contextmanager
-def browser_page(width: int, height: int) -> Iterator[Page]:
-    """An empty page of this size in Chromium."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        raise SystemExit("no Chromium on the PATH")
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        yield opened.new_page(viewport={"width": width, "height": height})
-        opened.close()
+SIZE = {"width": 1240, "height": 760}
 
 
 def main() -> None:
@@ -47,10 +31,11 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name) / "photos.index"
-        with Index.create(folder) as index:
+        with PhotoIndex.create(folder) as index:
             index.add(PHOTOS, progress=False)
         words = [sys.executable, "-m", "centerhash", "serve", str(folder)]
-        with serving(words) as (address, _), browser_page(*SIZE) as page:
+        with serving(words) as (address, _), chromium() as browser:
+            page = browser.new_page(viewport=SIZE)
             for _ in range(2):  # the first search reads the index
                 page.goto(f"{address}/")
                 page.goto(f"{address}/#labels={quote(arguments.labels.replace(' ', ''))}")

@@ -38,36 +38,30 @@ FILE_GOALS = {"files in src": 165, "serve/static": 1_600}
 OTHERS = (".js", ".css", ".html", ".toml", ".tsv")
 
 
-def tracked() -> list[Path]:
-    """Return the files that git knows and that are there, relative to the root."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    return [Path(name) for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
-
-
 def package_of(file: Path) -> list[str]:
     """Return the names under which a file counts: its total, and its package."""
     top = file.parts[0]
     if top in ("benchmarks", "reproduction", "tools"):
         return ["rest", top]
-    if top == "src" and len(file.parts) > 2:
-        return ["src", f"src/{Path(file.parts[2]).stem}"]
-    return [top, f"tests/{file.parts[1]}"] if top == "tests" and len(file.parts) > 2 else [top]
+    if len(file.parts) < 3:
+        return [top]
+    return [top, f"{top}/{Path(file.parts[2]).stem if top == 'src' else file.parts[1]}"]
 
 
 def counted() -> tuple[Counter[str], Counter[str]]:
-    """Return lines of Python by package, and lines of other files by ending."""
+    """Return lines of Python by package, and lines of other files by ending, of the files that git knows."""
     python, others = Counter[str](), Counter[str]()
-    for file in tracked():
-        if file.suffix not in (".py", *OTHERS):
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    for file in (Path(name) for name in listed.splitlines()):
+        if file.suffix not in (".py", *OTHERS) or not (ROOT / file).is_file():
             continue
         lines = len((ROOT / file).read_bytes().splitlines())
-        if file.suffix in OTHERS:
+        if file.suffix == ".py":
+            python.update(dict.fromkeys(package_of(file), lines))
+            others["files in src"] += file.parts[0] == "src"
+        else:
             others[f"*{file.suffix}"] += lines
-            if "serve/static" in file.as_posix():
-                others["serve/static"] += lines
-            continue
-        python.update(dict.fromkeys(package_of(file), lines))
-        others["files in src"] += file.parts[0] == "src"
+            others["serve/static"] += lines if "serve/static" in file.as_posix() else 0
     return python, others
 
 
