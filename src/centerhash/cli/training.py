@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -261,7 +262,7 @@ def export(
     with console.progress() as progress:
         done = export_model(load(model), out, images=images, progress=progress)
     if as_json:
-        console.print_json(done.to_dict())
+        console.print_json(asdict(done))
         return
     console.output(str(done))
 
@@ -272,7 +273,7 @@ def publish(
     license: Annotated[str | None, typer.Option(help="license of the model, such as apache-2.0")] = None,
     private: Annotated[bool, flag("--private", "make a new repository private")] = False,
 ) -> None:
-    """Upload a model to the Hugging Face hub, with a card of its data, settings, results and labels.
+    """Upload a model to the Hugging Face hub, with a card of its settings, results and labels.
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """
