@@ -61,7 +61,10 @@ def publish(
     license: str | None = None,
     private: bool | None = None,
 ) -> str:
-    """Upload a model to "owner/name" with a card of its settings, results and labels; return its address."""
+    """Upload a model to "owner/name" on the Hugging Face hub, with a card; return its address there.
+
+    The card lists settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
+    """
     hub = require("huggingface_hub")
     spec, (repository, _) = model.spec.without_paths(), _parse(repository)
     if model.spec.needs_local_weights:

@@ -36,7 +36,6 @@ from centerhash.core.files import (
     with_checksum,
     write_json,
 )
-from centerhash.evaluation import Evaluation
 from centerhash.losses.base import CentralLoss, HeadOutput
 from centerhash.losses.functional import center_similarities
 from centerhash.methods.registry import stored_method
@@ -227,19 +226,7 @@ class HashModel(Model):
 
         export_model(self, Path(folder) / PORTABLE)
 
-    def push_to_hub(
-        self,
-        repository: str,
-        *,
-        evaluation: Evaluation | None = None,
-        license: str | None = None,
-        private: bool | None = None,
-    ) -> str:
-        """Upload the model to "owner/name" on the Hugging Face hub, with a card; return its address there.
-
-        The card lists settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
-        """
-        return hub.publish(self, repository, evaluation=evaluation, license=license, private=private)
+    push_to_hub = hub.publish
 
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:

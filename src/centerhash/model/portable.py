@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-import threading
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -58,8 +57,6 @@ class PortableModel(Model):
             start += width
         self._centers, self._directions = spec.center_codes(), spec.center_directions()
         self.general_bits, self.has_probabilities = spec.general_bits, spec.probabilities
-        self._compiled: Runner | None = None
-        self._compiling = threading.Lock()
 
     @classmethod
     def load(cls, folder: str | Path) -> PortableModel:
@@ -109,10 +106,9 @@ class PortableModel(Model):
         width = sum(self.spec.outputs().values())
         parts = [np.zeros((0, width), np.float32)]
         try:
-            run = self._runner()
             for start in range(0, len(features), _ROWS_PER_PASS):
                 rows = np.ascontiguousarray(features[start : start + _ROWS_PER_PASS], dtype=np.float32)
-                parts.append(run(rows))
+                parts.append(self._runner(rows))
                 if parts[-1].shape != (len(rows), width):
                     raise ValueError(f"outputs of shape {parts[-1].shape}, not {(len(rows), width)}")
         except CenterhashError:
@@ -122,12 +118,10 @@ class PortableModel(Model):
             raise DataError(f"the model '{self.file}' cannot be run: {first_line(error)}.") from error
         return np.concatenate(parts)
 
+    @cached_property
     def _runner(self) -> Runner:
-        """Compile the network of a model of features, once."""
-        with self._compiling:
-            if self._compiled is None:
-                self._compiled = onnx_runner(self.content(), streams(), tuple(self._columns))
-            return self._compiled
+        """The compiled network of a model of features."""
+        return onnx_runner(self.content(), streams(), tuple(self._columns))
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
