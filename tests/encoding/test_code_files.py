@@ -150,7 +150,7 @@ def test_rejected_pairs(tmp_path: Path) -> None:
         ([tmp_path / "gone"], {}, DataError, "gone"),
         ([tmp_path], {"bits": 20}, ConfigError, "bits"),
         ([tmp_path], {}, DataError, "no finished run"),
-        ([whole], {}, ConfigError, "got 1"),
+        ([whole], {}, DataError, "two code files"),
         ([whole, whole, whole], {}, ConfigError, "got 3"),
         ([short, whole], {}, DataError, "16 bits, the database 20"),
         ([named, other], {}, DataError, "classes"),
