@@ -105,7 +105,7 @@ def test_keep_models_and_codes(feature_folder: Path, tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (["--methods", "icss"], "unknown method 'icss'. Did you mean 'ics'?"),
-        (["--methods", ","], "--methods is empty"),
+        (["--methods", ","], "unknown method ''"),
         (["--bits", "16;32"], "got '16;32'"),
         (["--bits", ","], "--bits"),
         (["--seeds", "0"], "--seeds"),

@@ -260,10 +260,10 @@ def read_training(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(text: str, option: str, examples: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"{option} must be whole numbers such as {examples}, got '{text}'.")
-    return [int(part) for part in parts]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} must be numbers such as {examples}, got '{text}'.") from None
 
 
 def read_bits(text: str) -> list[int]:
