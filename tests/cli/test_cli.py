@@ -10,13 +10,13 @@ import pytest
 
 from centerhash import __version__
 from centerhash.cli import app, console
-from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import evaluate
 from centerhash.methods.registry import METHODS
 from centerhash.training.run_folder import read_config
 from tests.toys import (
     QUICK,
     cli,
+    evaluate_files,
     refused,
     write_feature_folder,
 )

@@ -13,7 +13,7 @@ import pytest
 from centerhash.cli.arguments import read_bits, read_methods, read_settings
 from centerhash.codes import binarize, unpack
 from centerhash.data import open_dataset
-from centerhash.encoding.code_files import evaluate_files, read_run_codes
+from centerhash.encoding.code_files import read_run_codes
 from centerhash.experiments.runner import read_rows
 from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel
@@ -21,6 +21,7 @@ from tests.toys import (
     Started,
     children_of,
     cli,
+    evaluate_files,
     refused,
     started,
     wait_for_process,

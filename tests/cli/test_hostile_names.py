@@ -82,4 +82,4 @@ def test_unwritable_cache(tmp_path: Path) -> None:
     words = ("--out", tmp_path / "run", "--cache", tmp_path / "file", "--epochs", "1", "--method", "lsh")
     text = refused(cli("train", folder, *words))
     assert "a part of the path is a file, not a folder: choose another folder" in text
-    assert "It is the cache of features: --cache names another, and so does CENTERHASH_CACHE." in text
+    assert "It is the cache of images: --cache names another, and so does CENTERHASH_CACHE." in text

@@ -15,12 +15,13 @@ from centerhash.codes import pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
 from centerhash.encoding.bulk import Inputs, encode_shards, encode_to_file, list_inputs
-from centerhash.encoding.code_files import evaluate_files, read_codes
+from centerhash.encoding.code_files import read_codes
 from centerhash.encoding.shards import read_manifest, read_shards
 from centerhash.model.model import HashModel
 from tests.toys import (
     cli,
     cli_process,
+    evaluate_files,
     refused,
     separable,
     started,

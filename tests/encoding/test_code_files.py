@@ -13,12 +13,12 @@ from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.encoding.code_files import (
     CodeFile,
     evaluate_codes_of,
-    evaluate_files,
     read_code_pair,
     read_codes,
     write_codes,
 )
 from centerhash.evaluation import evaluate
+from tests.toys import evaluate_files
 
 GENERATOR = np.random.default_rng(4)
 CODES = binarize(GENERATOR.normal(size=(12, 20)))

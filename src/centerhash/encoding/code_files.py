@@ -206,11 +206,6 @@ def read_code_pair(
     return query, database
 
 
-def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
-    """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`."""
-    return evaluate_codes_of(*read_code_pair(paths), **settings)
-
-
 def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> Evaluation:
     """Evaluate code files with labels; `settings` as for `evaluate`."""
     # Reading codes does not need numba, evaluating them does.
