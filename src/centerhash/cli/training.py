@@ -250,8 +250,7 @@ def export(
     from centerhash.model.export import export_model
     from centerhash.model.loading import load
 
-    with console.progress() as progress:
-        done = export_model(load(model), out, images=images, progress=progress)
+    done = export_model(load(model), out, images=images)
     if as_json:
         console.print_json(asdict(done))
         return

@@ -52,8 +52,6 @@ class Explained:
 class Explanation(tuple[Explained, ...]):
     """Labels of an image with their weights, the heaviest first, then the next nearest centers."""
 
-    __slots__ = ()
-
     def __str__(self) -> str:
         return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
 

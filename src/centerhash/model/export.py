@@ -28,7 +28,6 @@ from centerhash.codes import pack, packed_width
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.extras import require
 from centerhash.core.files import atomic, with_checksum
-from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.listing import list_images
 from centerhash.losses.base import CentralLoss, HeadOutput
@@ -72,13 +71,7 @@ class Exported:
         )
 
 
-def export_model(
-    model: Model,
-    out: str | Path,
-    *,
-    images: Sequence[str | Path] | None = None,
-    progress: Progress = silent,
-) -> Exported:
+def export_model(model: Model, out: str | Path, *, images: Sequence[str | Path] | None = None) -> Exported:
     """Write a model as one file, if its codes equal PyTorch's on `images` (by default, sample photos).
 
     A model of features is compared on random ones.
@@ -89,7 +82,6 @@ def export_model(
     # For images, `backbone` rejects a model of features.
     backbone = model.backbone() if model.spec.backbone is not None or images is not None else None
     network = Deployed(model, backbone).eval()
-    progress("export", 0, 3, "reading images")
     inputs: NDArray[Any]
     if backbone is None:
         inputs = np.random.default_rng(0).normal(size=(_RANDOM_ROWS, model.spec.features)).astype(np.float32)
@@ -100,11 +92,9 @@ def export_model(
         inputs = np.stack([pixels_of(path, backbone) for path in sample])
         name, kind = "pixels", "sample photos" if images is None else "images"
     compared_on = f"{len(inputs)} {kind}"
-    progress("export", 1, 3, "converting")
     example = torch.from_numpy(np.zeros_like(inputs, shape=(2, *inputs.shape[1:])))
     onnx_bytes = _compact(traced(network, example, name, network.outputs))
     onnx_bytes = with_metadata(onnx_bytes, metadata_of(model, backbone))
-    progress("export", 2, 3, "comparing")
     equal_bits, equal_codes = _agreement(onnx_bytes, network, model, inputs)
     if equal_bits < LEAST_EQUAL_BITS:
         raise DataError(
@@ -113,7 +103,6 @@ def export_model(
         )
     with atomic(out) as stream:
         stream.write(onnx_bytes)
-    progress("export", 3, 3, "written")
     return Exported(str(out), len(onnx_bytes), compared_on, equal_bits, equal_codes)
 
 
