@@ -24,6 +24,8 @@ from PIL import Image
 
 from centerhash.core.errors import DataError
 from centerhash.data import Dataset, Splits
+from centerhash.encoding.code_files import evaluate_codes_of, read_code_pair
+from centerhash.evaluation import Evaluation
 from centerhash.networks.head_options import HeadOptions
 from centerhash.training.config import TrainConfig
 from tests.forks import Fork, read
@@ -97,6 +99,11 @@ def write_images(folder: Path, count: int, size: int = 48) -> list[Path]:
     for number, path in enumerate(paths):
         noise_image(size, seed=number).save(path)
     return paths
+
+
+def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
+    """Evaluate a run's folder, or two code files, queries then database."""
+    return evaluate_codes_of(*read_code_pair(paths), **settings)
 
 
 class Killed(BaseException):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from centerhash.search import Index
 from numpy.typing import NDArray
 
 import centerhash as ch

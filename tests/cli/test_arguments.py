@@ -93,5 +93,5 @@ def test_settings_of_grids() -> None:
         names.setdefault(command, set()).add(parameter.name)
     settings = names["train"] & {*TrainConfig.model_fields, *HeadOptions.model_fields}
     for command in ("compare", "tune"):
-        assert settings - names[command] - {"options"} == {"method", "seed", "watch"}
+        assert settings - names[command] - {"options"} == {"method", "seed", "eval_interval"}
         assert {"root", "lists", "cache", "device", "skip_broken"} <= names[command]

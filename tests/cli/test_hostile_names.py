@@ -81,5 +81,5 @@ def test_unwritable_cache(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = ("--out", tmp_path / "run", "--cache", tmp_path / "file", "--epochs", "1", "--method", "lsh")
     text = refused(cli("train", folder, *words))
-    assert "Not a directory: choose another place." in text
+    assert "a part of the path is a file, not a folder: choose another folder" in text
     assert "It is the cache of images: --cache names another, and so does CENTERHASH_CACHE." in text

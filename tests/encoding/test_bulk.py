@@ -15,12 +15,13 @@ from centerhash.codes import pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
 from centerhash.encoding.bulk import Inputs, encode_shards, encode_to_file, list_inputs
-from centerhash.encoding.code_files import evaluate_files, read_codes
+from centerhash.encoding.code_files import read_codes
 from centerhash.encoding.shards import read_manifest, read_shards
 from centerhash.model.model import HashModel
 from tests.toys import (
     cli,
     cli_process,
+    evaluate_files,
     refused,
     separable,
     started,
@@ -54,13 +55,13 @@ def break_image(path: Path) -> Path:
 # Inputs
 
 
-def test_images_sorted_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_images(Path("photos"), 3)
-    inputs = list_inputs(["photos/002.png", "photos/000.png", "photos"], ordered=True)
+    inputs = list_inputs(["photos/000.png", "photos"])
     assert inputs.ids == [f"photos/00{number}.png" for number in range(3)]
     assert inputs.images == [tmp_path / id for id in inputs.ids]
-    assert inputs.fingerprint() == list_inputs(["photos/*.png"], ordered=True).fingerprint()
+    assert inputs.fingerprint() == list_inputs(["photos/*.png"]).fingerprint()
 
 
 def test_fingerprint(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.encoding.code_files import (
     CodeFile,
     evaluate_codes_of,
-    evaluate_files,
     read_code_pair,
     read_codes,
     write_codes,
 )
 from centerhash.evaluation import evaluate
+from tests.toys import evaluate_files
 
 GENERATOR = np.random.default_rng(4)
 CODES = binarize(GENERATOR.normal(size=(12, 20)))
@@ -150,7 +150,7 @@ def test_rejected_pairs(tmp_path: Path) -> None:
         ([tmp_path / "gone"], {}, DataError, "gone"),
         ([tmp_path], {"bits": 20}, ConfigError, "bits"),
         ([tmp_path], {}, DataError, "no finished run"),
-        ([whole], {}, ConfigError, "got 1"),
+        ([whole], {}, DataError, "two code files"),
         ([whole, whole, whole], {}, ConfigError, "got 3"),
         ([short, whole], {}, DataError, "16 bits, the database 20"),
         ([named, other], {}, DataError, "classes"),

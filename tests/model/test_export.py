@@ -21,17 +21,10 @@ from centerhash.codes import binarize, pack, unpack
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.methods.shallow.projections import LSH
 from centerhash.model import export as module
-from centerhash.model.export import (
-    Deployed,
-    Hyperplanes,
-    PaddedConvolution,
-    export_model,
-    fix_padding,
-)
+from centerhash.model.export import ShallowNetwork, export_model, fix_padding, packed_signs
 from centerhash.model.loading import load
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import BACKBONES
-from centerhash.networks.heads import Head
 from centerhash.training.run import train
 from tests.networks.toys import pictures, small_backbone, untrained_model
 from tests.toys import CLASSES, cli, feature_dataset, toy_config, write_images
@@ -99,9 +92,8 @@ def test_metadata_for_other_programs(model: HashModel, file: Path) -> None:
 
 
 def test_packed_signs() -> None:
-    network = Deployed(nn.Identity(), Head(), 10)
     logits = torch.tensor([[0.0, -1, 1, -0.0, -1e-30, 1, 1, 1, 2, -2]])
-    _, code = network(logits)[:2]
+    code = packed_signs(logits, 10)
     assert code.tolist() == [[0b10110111, 0b10000000]]
     np.testing.assert_array_equal(code.numpy(), pack(binarize(logits.numpy())))
 
@@ -114,21 +106,21 @@ def test_fixed_padding() -> None:
         expected = network(pixels)
         fix_padding(network, lite.crop)
         fixed = network(pixels)
-    assert any(isinstance(layer, PaddedConvolution) for layer in network.modules())
+    assert any(isinstance(layer, nn.ZeroPad2d) for layer in network.modules())
     torch.testing.assert_close(fixed, expected, atol=1e-5, rtol=1e-5)
 
 
 # Shallow methods
 
 
-def test_hyperplanes() -> None:
+def test_shallow_network() -> None:
     dataset = feature_dataset()
     assert dataset.features is not None
     trained = train(dataset, config=toy_config(method="lsh"))
     arrays = {name.removeprefix("encoder."): tensor.numpy() for name, tensor in trained.tensors().items()}
     function = LSH.from_arrays(arrays)
     features = np.concatenate([dataset.features[:20], np.zeros((1, dataset.features.shape[1]), np.float32)])
-    output = Hyperplanes(function)(torch.from_numpy(features))
+    output = ShallowNetwork(function)(torch.from_numpy(features))
     np.testing.assert_allclose(output.logits.numpy(), function.transform(features), rtol=1e-5, atol=1e-7)
 
 

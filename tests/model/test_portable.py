@@ -163,7 +163,7 @@ def test_load_and_copy(toy_model: HashModel, tmp_path: Path) -> None:
     toy_model.save_portable(tmp_path / "both")
     both = load(tmp_path / "both")
     assert isinstance(both, HashModel)
-    both.save(tmp_path / "copy")
+    both.save_portable(tmp_path / "copy")
     assert (tmp_path / "copy" / "model.onnx").read_bytes() == other.content()
     assert repr(other) == repr(both).replace("HashModel", "PortableModel")
     other.save(tmp_path / "again")

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 import centerhash as ch
 from centerhash.codes import first_bits, hamming, pack, unpack
 from centerhash.core.errors import ConfigError, InputError
-from centerhash.encoding.code_files import evaluate_files, read_codes
+from centerhash.encoding.code_files import read_codes
 from centerhash.losses import EWCSLoss
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.model.portable import PortableModel
 from centerhash.training.finish import code_rotation
+from tests.toys import evaluate_files
 
 CLASSES = tuple("abcdef")
 

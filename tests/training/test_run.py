@@ -14,7 +14,7 @@ from centerhash.codes import unpack
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.core.files import make_folder
 from centerhash.data import Dataset, open_dataset
-from centerhash.encoding.code_files import evaluate_files, read_run_codes
+from centerhash.encoding.code_files import read_run_codes
 from centerhash.model.model import HashModel
 from centerhash.networks.head_options import HeadOptions
 from centerhash.training import pipeline
@@ -25,6 +25,7 @@ from tests.networks.toys import write_labeled_images
 from tests.toys import (
     RUN_FILES,
     Killed,
+    evaluate_files,
     feature_dataset,
     names,
     run_contents,

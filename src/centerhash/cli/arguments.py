@@ -23,9 +23,9 @@ from centerhash.core.errors import ConfigError, unknown_name
 
 # Completion
 
-Completion: TypeAlias = Callable[..., list[str]]
+Completion: TypeAlias = Callable[[], list[str]]
 
-# importing the modules that define these takes seconds; tests keep both equal
+# Importing the modules that define these takes seconds; tests keep both equal.
 FORMATS = ("npz", "parquet")
 RUNNERS = ("local", "ray")
 
@@ -49,26 +49,7 @@ complete_datasets = name_in("data.published.catalogue:DATASETS")
 
 def complete_presets() -> list[str]:
     """Complete a preset of training."""
-    from centerhash.training.presets import preset_names
-
-    return preset_names()
-
-
-def complete_method_list(incomplete: str) -> list[str]:
-    """Complete the last method of a list such as csq,ics."""
-    *earlier, _ = incomplete.split(",")
-    prefix = "".join(f"{name}," for name in earlier)
-    names = [prefix + name for name in complete_methods() if name not in earlier]
-    return names if earlier else ["all", *names]
-
-
-def complete_data(incomplete: str) -> list[str]:
-    """Complete a dataset to train on: a folder here, or the name of a published one."""
-    head, slash, _ = incomplete.rpartition("/")
-    parent = Path(head + slash).expanduser()
-    entries = sorted(parent.iterdir()) if parent.is_dir() else []
-    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    return [*complete_datasets(), *(head + slash + name for name in folders)]
+    return import_module("centerhash.training.presets").preset_names()  # type: ignore[no-any-return]
 
 
 # Options
@@ -87,12 +68,9 @@ def option(
     `default` is shown if the default itself is None.
     """
     text = help if callable(words) or not words else f"{help}: {', '.join(words)}"
-    return typer.Option(
-        help=f"{text} [default: {default}]" if default else text,
-        autocompletion=words if callable(words) else one_of(*words) if words else None,
-        rich_help_panel=panel,
-        min=min,
-    )
+    complete = words if callable(words) else one_of(*words) if words else None
+    shown = f"{text} [default: {default}]" if default else text
+    return typer.Option(help=shown, autocompletion=complete, rich_help_panel=panel, min=min)
 
 
 def flag(name: str, help: str, panel: str | None = None) -> Any:
@@ -141,7 +119,8 @@ NoLabelsOption = Annotated[
 # Of train, compare and tune.
 
 DataArgument: Any = typer.Argument(
-    help="folder of a dataset, or with --root a name of `centerhash datasets`", autocompletion=complete_data
+    help="folder of a dataset, or with --root a name of `centerhash datasets`",
+    autocompletion=complete_datasets,
 )
 NamedRootOption = Annotated[Path | None, option("folder of the published dataset named DATA", panel="Data")]
 ListsOption = Annotated[
@@ -150,7 +129,9 @@ ListsOption = Annotated[
 
 # Of compare and tune.
 
-MethodsOption = Annotated[str, option("all, or names such as csq,ics", complete_method_list)]
+MethodsOption = Annotated[
+    str, option("all, or names such as csq,ics", name_in("methods.registry:METHODS", "all"))
+]
 BitsOption = Annotated[str, typer.Option(help="lengths of the codes")]
 EpochsOption = Annotated[int | None, option("epochs of every training run", default="train's")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="number of runs per setting, with seeds 0, 1, ...")]
@@ -167,8 +148,6 @@ JobsOption = Annotated[int, option("runs at the same time, sharing the CPUs", pa
 # Options of training, from the fields of its configuration
 
 PANELS = (None, "Training", "Head", "Backbone", "Data", "Running")
-# Settings that accept several values with commas.
-_SEVERAL = ("bits",)
 _COMPLETED = {"method": complete_methods, "backbone": complete_backbones}
 
 
@@ -211,20 +190,21 @@ def _setting_options() -> list[Any]:
     from centerhash.training.config import TrainConfig
 
     parameters = []
-    for kind in (TrainConfig, HeadOptions):
-        for name, field in kind.model_fields.items():
-            extra: Any = field.json_schema_extra
-            if extra is None:
-                continue
+    fields = {**TrainConfig.model_fields, **HeadOptions.model_fields}
+    for name, field in fields.items():
+        extra: Any = field.json_schema_extra
+        if extra is not None:
             setting = option(
                 field.description or "",
                 _COMPLETED.get(name) or extra["choices"],
                 panel=extra["panel"] or None,
                 default=extra["shown"] or str(field.default),
             )
-            types = get_args(field.annotation) or (field.annotation,)
-            plain: Any = next((kind for kind in types if kind in (bool, int, float)), str)
-            annotation: Any = Annotated[(str if name in _SEVERAL else plain) | None, setting]
+            kinds = get_args(field.annotation) or (field.annotation,)
+            # Several lengths of codes are separated by commas.
+            plain = () if name == "bits" else (bool, int, float)
+            kind: Any = next((kind for kind in kinds if kind in plain), str)
+            annotation: Any = Annotated[kind | None, setting]
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def settings() -> None: ...
@@ -236,7 +216,6 @@ def _setting_options() -> list[Any]:
 
 
 # Texts
-
 
 _PARAMETER = re.compile(r"`([a-z_0-9]+)=([^`]*)`")
 
@@ -261,10 +240,10 @@ def read_pairs(texts: Sequence[str]) -> dict[str, str]:
     """Read NAME=VALUE texts."""
     pairs = {}
     for text in texts:
-        name, equals, value = text.partition("=")
+        name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
             raise ConfigError(f"--option must be NAME=VALUE, got '{text}'. See `centerhash methods METHOD`.")
-        pairs[name.strip()] = value.strip()
+        pairs[name] = value
     return pairs
 
 
@@ -274,65 +253,36 @@ def read_training(options: Mapping[str, Any]) -> dict[str, Any]:
 
     settings = dict(options)
     if "hidden" in settings:
-        settings["hidden"] = read_widths(settings["hidden"])
+        widths = _numbers(settings["hidden"], "--hidden", "1024 or 2048,512, or 0 for none")
+        settings["hidden"] = () if widths == [0] else tuple(widths)
     head = {name: settings.pop(name) for name in HeadOptions.model_fields if name in settings}
     return {**settings, "head": head} if head else settings
 
 
-def read_widths(text: str) -> tuple[int, ...]:
-    """Read the widths of hidden layers: "2048,512", or "0" for none."""
+def _numbers(text: str, option: str, examples: str) -> list[int]:
     try:
-        widths = tuple(int(part) for part in text.split(","))
+        return [int(part) for part in text.split(",")]
     except ValueError:
-        widths = (-1,)
-    if widths == (0,):
-        return ()
-    if min(widths) < 1:
-        raise ConfigError(f"--hidden must be widths such as 1024 or 2048,512, or 0 for none, got '{text}'.")
-    return widths
+        raise ConfigError(f"{option} must be numbers such as {examples}, got '{text}'.") from None
 
 
-def _listed(text: str) -> list[str]:
-    """Return the parts of a list with commas, each once."""
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+def read_bits(text: str) -> list[int]:
+    """Read lengths of codes: `16,32,64`."""
+    return list(dict.fromkeys(_numbers(text, "--bits", "16,32,64")))
 
 
 def read_methods(text: str) -> list[str]:
     """Read names of methods: `all` or `csq,ics`."""
     from centerhash.methods.registry import METHODS, get_method
 
-    names = list(METHODS) if text.strip() == "all" else _listed(text)
-    for name in names:
-        get_method(name)
-    if not names:
-        raise ConfigError("nothing to compare: --methods is empty. Give for example --methods csq,ics.")
-    return names
+    if text.strip() == "all":
+        return list(METHODS)
+    names = dict.fromkeys(part.strip() for part in text.split(","))
+    return [get_method(name).name for name in names]
 
 
-def read_bits(text: str) -> list[int]:
-    """Read lengths of codes: `16,32,64`."""
-    try:
-        bits = [int(part) for part in _listed(text)]
-    except ValueError:
-        bits = []
-    if not bits:
-        raise ConfigError(f"--bits must be lengths of codes such as 16,32,64, got '{text}'.")
-    return bits
-
-
-# chosen by the grid itself, or the same for all methods: they share the features of one network
-_FIXED = (
-    "method",
-    "bits",
-    "seed",
-    "eval_interval",
-    "backbone",
-    "weights",
-    "pretrained",
-    "crop",
-    "pool",
-    "options",
-)
+# The grid chooses some settings itself, and all methods share the features of one network.
+_FIXED = (*GridCommand.omitted, "backbone", "weights", "pretrained", "crop", "pool", "options")
 
 
 def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -343,28 +293,30 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
     from centerhash.methods.registry import get_method
     from centerhash.training.config import TrainConfig
 
+    training = [name for name in TrainConfig.model_fields if name not in _FIXED]
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
-        left, equals, value = (part.strip() for part in text.partition("="))
         # A method may be file.py:Class.
-        method, colon, name = (part.strip() for part in left.rpartition(":"))
-        if not (colon and equals and method and name):
+        match = re.fullmatch(r"([^=]+):([^:=]+)=(.*)", text)
+        if match is None:
             raise ConfigError(f"--option must be METHOD:NAME=VALUE, such as ics:lambda=0.2, got '{text}'.")
+        method, name, value = map(str.strip, match.groups())
+        if method not in (*methods, "all"):
+            raise unknown_name("method in --option", method, [*methods, "all"], "It must be in --methods.")
         for target in methods if method == "all" else [method]:
-            if target not in methods:
-                allowed = [*methods, "all"]
-                raise unknown_name("method in --option", target, allowed, "It must be in --methods.")
-            training = [known for known in TrainConfig.model_fields if known not in _FIXED]
-            options = get_method(target).option_names()
-            values = settings.setdefault(target, {})
+            options, values = get_method(target).option_names(), settings.setdefault(target, {})
             if name in options:
                 values.setdefault("options", {})[name] = value
             elif name in training:
-                try:
-                    values[name] = json.loads(value)
-                except ValueError:
-                    values[name] = value
+                values[name] = _json_or_text(value)
             else:
-                allowed = [*options, *training]
-                raise unknown_name(f"option of method '{target}' or of training", name, allowed)
+                kind = f"option of method '{target}' or of training"
+                raise unknown_name(kind, name, [*options, *training])
     return settings
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -148,23 +148,26 @@ def features_by(engine: Engine | None) -> str:
 
 
 def report_added(done: Added, now: str) -> None:
-    """Say what became of the images of one `add`; `now` is what there is after it."""
+    """Print what became of the images of one `add`; `now` is what there is after it."""
     from centerhash.data.listing import skipped_text
 
     if done.broken:
-        shown = first_reasons(done.broken.values())
-        warn([f"{counted(len(done.broken), 'image')} skipped as unreadable:\n{shown}"])
-    moved = f", {done.moved:,} under a new path" if done.moved else ""
-    gone = f", {done.gone:,} files are gone" if done.gone else ""
-    removed = f", {done.removed:,} removed before, left out" if done.removed else ""
-    lines = [
-        f"{counted(done.added, 'image')} added, {done.known:,} already known{moved}{gone}{removed}; {now}"
-    ]
+        warn(
+            [
+                f"{counted(len(done.broken), 'image')} skipped as unreadable:\n{first_reasons(done.broken.values())}"
+            ]
+        )
+    others = {
+        "under a new path": done.moved,
+        "files are gone": done.gone,
+        "removed before, left out": done.removed,
+    }
+    shown = "".join(f", {count:,} {what}" for what, count in others.items() if count)
+    output(f"{counted(done.added, 'image')} added, {done.known:,} already known{shown}; {now}")
     if done.given or done.predicted:
-        lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
+        output(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:
-        lines.append(f"skipped: {skipped_text(done.skipped)}")
-    output("\n".join(lines))
+        output(f"skipped: {skipped_text(done.skipped)}")
 
 
 def show_query(labels: Iterable[Any]) -> None:
@@ -176,15 +179,12 @@ def show_query(labels: Iterable[Any]) -> None:
 
 def show_results(results: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], note: str = "") -> None:
     """Print a table of results: their distances, ids, labels with shares, and further columns."""
-    compared = any(row.general is not None for row in results)
-    heads = (">distance", *([">general"] if compared else []), "id", "labels", *columns)
-    rows = []
-    for row in results:
-        general = ["-" if row.general is None else str(row.general)] if compared else []
-        rows.append(
-            (str(row.distance), *general, row.id, labels_of(row), *(show(row) for show in columns.values()))
-        )
-    table(f"{counted(len(results), 'result')}{note}", heads, rows)
+    shown: dict[str, Callable[[Any], str]] = {">distance": lambda row: str(row.distance)}
+    if any(row.general is not None for row in results):
+        shown[">general"] = lambda row: "-" if row.general is None else str(row.general)
+    shown |= {"id": lambda row: str(row.id), "labels": labels_of, **columns}
+    rows = [[show(row) for show in shown.values()] for row in results]
+    table(f"{counted(len(results), 'result')}{note}", tuple(shown), rows)
 
 
 def labels_of(row: Any) -> str:
@@ -192,11 +192,6 @@ def labels_of(row: Any) -> str:
     share = row.share or {}
     names = dict.fromkeys((*row.labels, *share))
     return ", ".join(f"{name} {share[name]:.0%}" if name in share else name for name in names)
-
-
-def show_evaluation(result: Evaluation, title: str) -> None:
-    """Print the metrics of one evaluation."""
-    table(title, ("metric", ">value", ">random", "meaning"), result.table())
 
 
 def show_curve(result: Evaluation) -> None:
@@ -209,22 +204,14 @@ def show_curve(result: Evaluation) -> None:
     table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
 
 
-def report_planned(total: int, left: int) -> None:
-    """Print on stderr how many training runs a grid has, and how many of them are still to run."""
-    finished = f"; the other {total - left:,} are finished" if left < total else ""
-    log(f"{left:,} of {total:,} training runs to do{finished}")
-
-
 def report_task(done: int, total: int, task: Task, row: Row) -> None:
     """Print one line on stderr for a task of an experiment that has ended."""
     if "error" in row:
         text = f"failed: {row['error']}"
     else:
-        metrics = row["evaluation"]
-        text = (
-            f"mAP {metrics['map_retrieved']:.4f} over retrieved, {metrics['map_all']:.4f} over all relevant items, "
-            f"{row['train_seconds']:.0f} s"
-        )
+        retrieved, every = (row["evaluation"][name] for name in ("map_retrieved", "map_all"))
+        text = f"mAP {retrieved:.4f} over retrieved, {every:.4f} over all relevant items"
+        text += f", {row['train_seconds']:.0f} s"
     log(f"{done}/{total}  {task.name}: {text}")
 
 
@@ -245,10 +232,6 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         f"{result.queries:,} queries, {result.database:,} database items, {result.bits} bits; "
         f"ties broken by permutation {result.seed}."
     ]
-    if result.depth < result.k:
-        notes.append(
-            f"The database is smaller than k = {result.k:,}: the depth is {result.depth:,}, all of it."
-        )
     if result.queries_without_hits:
         notes.append(
             f"{result.queries_without_hits:,} queries without hits in the top {result.depth:,} count as 0 "

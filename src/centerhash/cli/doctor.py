@@ -21,34 +21,27 @@ NOT_INSTALLED = "not installed"
 
 def diagnose(index: Path | None = None) -> dict[str, Any]:
     """Return the versions, the engines, the facts of an index and its model, and a list of problems."""
-    system = {"centerhash": __version__, "python": platform.python_version(), "system": platform.platform()}
-    usable = {row.name: row.is_here and (row.name != "torch" or _has("torch")) for row in ENGINES.values()}
-    report: dict[str, Any] = {
-        "versions": {**system, "cpus": str(os.cpu_count()), **{name: _version(name) for name in _packages()}},
-        "engines": {name: "usable" if is_usable else NOT_INSTALLED for name, is_usable in usable.items()},
-        "problems": [],
-    }
-    if _has("torch"):
+    versions = {"centerhash": __version__, "python": platform.python_version(), "system": platform.platform()}
+    versions |= {"cpus": str(os.cpu_count()), **{name: _version(name) for name in _packages()}}
+    here = {name: find_spec(row.library or "torch") is not None for name, row in ENGINES.items()}
+    engines = {name: "usable" if is_here else NOT_INSTALLED for name, is_here in here.items()}
+    report: dict[str, Any] = {"versions": versions, "engines": engines, "problems": []}
+    if here["torch"]:
         try:
             import torch
 
-            report["versions"]["cuda"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+            versions["cuda"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
         except (ImportError, OSError) as error:
             report["problems"].append(f"torch cannot be imported: {first_line(error)}.")
     if index is not None:
         from centerhash.index.index import Index, verify_index
 
-        damages = verify_index(index)
-        report["problems"] += damages
-        if not damages:
+        report["problems"] += verify_index(index)
+        if not report["problems"]:
             with Index.open(index, read_only=True) as opened:
-                facts = {name: str(value) for name, value in opened.info().items() if name != "labels"}
-                report["index"] = facts
+                facts = opened.info().items()
+                report["index"] = {name: str(value) for name, value in facts if name != "labels"}
     return report
-
-
-def _has(module: str) -> bool:
-    return find_spec(module) is not None
 
 
 def _packages() -> Iterator[str]:

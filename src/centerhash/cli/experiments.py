@@ -75,9 +75,8 @@ def compare(
 
     failed: list[dict[str, Any]] = []
     if stored is not None:
-        passed = [name for name in context.params if _is_passed(context, name) and name != "stored"]
-        if passed or context.obj:
-            raise ConfigError(f"--from stands alone: omit {', '.join([*passed, *context.obj])}.")
+        if data is not None or out is not None or context.obj:
+            raise ConfigError("--from stands alone: omit DATA, --out and the options of training.")
         folder, rows = stored, read_results(stored)
     elif data is None or out is None:
         raise ConfigError("compare takes DATA and --out DIR, or --from DIR alone.")
@@ -88,18 +87,13 @@ def compare(
         tasks = plan_tasks(names, read_bits(bits), seeds, per_method, training, points)
         network = shared_backbone(training)
         source = Source(data, k, validation, cache, device, skip_broken, root, lists, network)
-        console.report_planned(len(tasks), len(planned_runs(tasks, out, keep)))
+        left = len(planned_runs(tasks, out, keep))
+        finished = f"; the other {len(tasks) - left:,} are finished" if left < len(tasks) else ""
+        console.log(f"{left:,} of {len(tasks):,} training runs to do{finished}")
+        reporting: dict[str, Any] = {"on_done": console.report_task, "warn": console.warn, "jobs": jobs}
         with console.progress() as progress:
             rows, failed = run(
-                source,
-                tasks,
-                out,
-                keep=keep,
-                both_forms=both_forms,
-                jobs=jobs,
-                progress=progress,
-                on_done=console.report_task,
-                warn=console.warn,
+                source, tasks, out, keep=keep, both_forms=both_forms, progress=progress, **reporting
             )
     if rows:
         summary = write_comparison(rows, folder, read_failures(folder))
@@ -110,11 +104,6 @@ def compare(
         if keep:
             console.output(f"models and codes: {folder / 'runs'}")
     console.report_failures(failed, folder)
-
-
-def _is_passed(context: typer.Context, parameter: str) -> bool:
-    """Return whether a parameter is on the command line, with a value besides its default."""
-    return getattr(context.get_parameter_source(parameter), "name", "") == "COMMANDLINE"
 
 
 def tune(
@@ -151,30 +140,16 @@ def tune(
     budget = Budget(trials, full, training.pop("epochs", None), epochs_part)
     network = shared_backbone(training)
     source = Source(data, k, True, cache, device, skip_broken, root, lists, network)
+    reporting: dict[str, Any] = {"on_done": console.report_task, "warn": console.warn, "jobs": jobs}
     with console.progress() as progress:
         best, failed = run(
-            source,
-            names,
-            bits,
-            out,
-            budget,
-            training=training,
-            jobs=jobs,
-            progress=progress,
-            on_done=console.report_task,
-            warn=console.warn,
+            source, names, bits, out, budget, training=training, progress=progress, **reporting
         )
-    rows = (
-        (
-            name,
-            str(choice.trials),
-            "failed" if choice.default is None else f"{choice.default:.4f}",
-            f"{choice.part:.4f}",
-            f"{choice.score:.4f}",
-            point_text(choice.point),
-        )
-        for name, choice in best.items()
-    )
+    rows = []
+    for name, choice in best.items():
+        default = "failed" if choice.default is None else f"{choice.default:.4f}"
+        scores = (default, f"{choice.part:.4f}", f"{choice.score:.4f}")
+        rows.append((name, str(choice.trials), *scores, point_text(choice.point)))
     heads = ("method", ">trials", ">default", ">best", ">all epochs", "setting")
     if best:
         console.table(f"mAP of held-out training images, {bits} bits", heads, rows)

@@ -37,23 +37,21 @@ def methods(
     from centerhash.methods.registry import METHODS, get_method
 
     if name is None:
-        fields: tuple[str, ...] = ("name", "title", "family", "uses_labels", "summary")
-        title = "methods"
-        rows = [{field: getattr(row, field) for field in fields} for row in METHODS.values()]
-    else:
-        method = get_method(name)
-        title, fields = f"{method.title}, defaults at {bits} bits", ("name", "default", "description")
-        described = {
-            item.alias or keyword: item.description or ""
-            for keyword, item in options_of(method.cls).model_fields.items()
-        }
-        rows = [
-            dict(zip(fields, (option, value, described[option]), strict=True))
-            for option, value in method.options({}, bits).items()
-        ]
-    console.records(title, rows, fields, as_json)
-    if name is None and not as_json:
-        console.output("Options of a method: `centerhash methods NAME`")
+        summary = ("name", "title", "family", "uses_labels", "summary")
+        rows = [{field: getattr(row, field) for field in summary} for row in METHODS.values()]
+        console.records("methods", rows, summary, as_json)
+        if not as_json:
+            console.output("Options of a method: `centerhash methods NAME`")
+        return
+    method = get_method(name)
+    fields = options_of(method.cls).model_fields
+    described = {item.alias or keyword: item.description or "" for keyword, item in fields.items()}
+    rows = [
+        {"name": option, "default": value, "description": described[option]}
+        for option, value in method.options({}, bits).items()
+    ]
+    title = f"{method.title}, defaults at {bits} bits"
+    console.records(title, rows, ("name", "default", "description"), as_json)
 
 
 def backbones(as_json: JsonOption = False) -> None:
@@ -111,11 +109,10 @@ def download(
     result = f"downloaded {', '.join(fetched)}" if fetched else complete
     console.output(f"{row.title}: {result}, in {root / row.folder}")
     if home_of(row, root) is None and row.by_hand:
-        console.output("still to be done by hand:")
-        for number, step in enumerate(row.by_hand, 1):
-            console.output(f"{number}. {step}")
-        return
-    console.output(f"next: `centerhash train {row.name} --root {root} --out run`")
+        steps = (f"{number}. {step}" for number, step in enumerate(row.by_hand, 1))
+        console.output("\n".join(["still to be done by hand:", *steps]))
+    else:
+        console.output(f"next: `centerhash train {row.name} --root {root} --out run`")
 
 
 def doctor(
@@ -178,10 +175,8 @@ def _overview(inspection: Inspection) -> list[tuple[str, str]]:
     rows = [("classes", f"{len(inspection.classes):,}")]
     if inspection.classes:
         rows.append(("labels per image, mean", f"{inspection.labels_mean:.2f}"))
-        per_image = inspection.labels_per_image.items()
-        rows += [
-            (f"  images with {console.counted(number, 'label')}", f"{count:,}") for number, count in per_image
-        ]
+        for number, count in inspection.labels_per_image.items():
+            rows.append((f"  images with {console.counted(number, 'label')}", f"{count:,}"))
     rows += [(f"split {name}", f"{size:,}") for name, size in inspection.splits.items()]
     rows += [(f"  in {names}", f"{size:,}") for names, size in inspection.overlaps.items()]
     return [*rows, ("splits are", inspection.splits_made)]
@@ -192,9 +187,8 @@ def _classes(inspection: Inspection) -> list[tuple[str, ...]]:
     ranked = sorted(inspection.classes, key=lambda entry: entry.images, reverse=True)
     rows: list[tuple[str, ...]] = []
     for entry in ranked:
-        counts = (entry.images, entry.train, entry.query, entry.database)
-        bar = "█" * round(20 * entry.images / max(1, ranked[0].images))
-        rows.append((entry.name, *(f"{count:,}" for count in counts), bar))
+        counts = (f"{count:,}" for count in (entry.images, entry.train, entry.query, entry.database))
+        rows.append((entry.name, *counts, "█" * round(20 * entry.images / max(1, ranked[0].images))))
     hidden, half = len(rows) - _MOST_CLASSES_SHOWN, _MOST_CLASSES_SHOWN // 2
     if hidden > 0:
         rows[half:-half] = [(f"... {hidden:,} more", "", "", "", "", "")]
@@ -206,6 +200,8 @@ def _images(inspection: Inspection) -> list[tuple[str, str]]:
     broken, copies = inspection.broken or {}, inspection.copies or ()
     rows = [("broken", f"{len(broken):,}"), *(("", reason) for reason in list(broken.values())[:5])]
     for case in copies:
-        title = f"{case.of} images that are copies of others in {case.among}"
-        rows.append((title, f"{case.count:,}: {', '.join(f'{a} = {b}' for a, b in case.examples)}"))
+        examples = ", ".join(f"{a} = {b}" for a, b in case.examples)
+        rows.append(
+            (f"{case.of} images that are copies of others in {case.among}", f"{case.count:,}: {examples}")
+        )
     return rows if copies else [*rows, ("copies", "0")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,7 +134,8 @@ def evaluate(
     if as_json:
         console.print_json(result.to_dict())
         return
-    console.show_evaluation(result, ", ".join(str(path) for path in codes))
+    title = ", ".join(map(str, codes))
+    console.table(title, ("metric", ">value", ">random", "meaning"), result.table())
     if curve:
         console.show_curve(result)
     for note in console.evaluation_notes(result):
@@ -163,35 +165,31 @@ def encode(
 
     Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
     """
-    for_ray: dict[str, object] = {"--ray-address": ray_address, "--workers": workers}
-    is_file = out.suffix == ".npz"
-    if is_file:
-        unused = {"--runner ray": runner == "ray" or None, "--shard-size": shard_size, **for_ray}
-    else:
-        unused = {"--cache": cache, **({} if runner == "ray" else for_ray)}
-    for name, value in unused.items():
-        if value is not None:
+    is_file, on_ray = out.suffix == ".npz", runner == "ray"
+    passed: dict[str, Any] = {"--runner ray": on_ray or None, "--shard-size": shard_size, "--cache": cache}
+    passed |= {"--ray-address": ray_address, "--workers": workers}
+    used = ["--cache"] if is_file else ["--shard-size", "--runner ray"]
+    used += ["--ray-address", "--workers"] if on_ray and not is_file else []
+    for name, value in passed.items():
+        if value is not None and name not in used:
             raise ConfigError(
                 f"{name} has no effect here: --cache is for a code file (.npz), --shard-size and --runner are for a "
                 "folder of shards, --ray-address and --workers for --runner ray."
             )
-    check_installed(*(["ray"] if runner == "ray" else []), *([] if is_file else ["pyarrow"]))
+    check_installed(*(["ray"] if on_ray else []), *([] if is_file else ["pyarrow"]))
 
     from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards, encode_to_file
     from centerhash.model.loading import load
     from centerhash.networks.cache import default_cache
 
-    reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
     with console.progress() as report:
+        reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
+        reading["progress"] = report
         if is_file:
-            done = encode_to_file(
-                load(model), images, out, cache=cache or default_cache(), progress=report, **reading
-            )
+            done = encode_to_file(load(model), images, out, cache=cache or default_cache(), **reading)
         else:
             reading |= {"runner": runner, "ray_address": ray_address, "workers": workers}
-            done = encode_shards(
-                model, images, out, shard_size=shard_size or SHARD_SIZE, progress=report, **reading
-            )
+            done = encode_shards(model, images, out, shard_size=shard_size or SHARD_SIZE, **reading)
     console.warn(done.warnings)
     if done.broken:
         console.warn([broken_text(done.broken, done.count + len(done.broken))])
@@ -223,18 +221,12 @@ def explain(
             [{"image": str(path), "labels": [vars(row) for row in labels]} for path, labels in explanations]
         )
         return
+    columns = ("label", ">weight", "", ">similarity", ">Hamming distance")
     for path, labels in explanations:
-        rows = (
-            (
-                row.label,
-                f"{row.weight:.2f}" if row.weight else "-",
-                "█" * round(20 * row.weight),
-                f"{row.similarity:+.2f}",
-                str(row.distance),
-            )
-            for row in labels
-        )
-        columns = ("label", ">weight", "", ">similarity", ">Hamming distance")
+        rows = []
+        for row in labels:
+            weight, bar = f"{row.weight:.2f}" if row.weight else "-", "█" * round(20 * row.weight)
+            rows.append((row.label, weight, bar, f"{row.similarity:+.2f}", str(row.distance)))
         console.table(str(path), columns, rows)
 
 
@@ -258,10 +250,9 @@ def export(
     from centerhash.model.export import export_model
     from centerhash.model.loading import load
 
-    with console.progress() as progress:
-        done = export_model(load(model), out, images=images, progress=progress)
+    done = export_model(load(model), out, images=images)
     if as_json:
-        console.print_json(done.to_dict())
+        console.print_json(asdict(done))
         return
     console.output(str(done))
 
@@ -272,7 +263,7 @@ def publish(
     license: Annotated[str | None, typer.Option(help="license of the model, such as apache-2.0")] = None,
     private: Annotated[bool, flag("--private", "make a new repository private")] = False,
 ) -> None:
-    """Upload a model to the Hugging Face hub, with a card of its data, settings, results and labels.
+    """Upload a model to the Hugging Face hub, with a card of its settings, results and labels.
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """

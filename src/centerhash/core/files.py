@@ -32,7 +32,11 @@ from rich.filesize import decimal
 from centerhash.core.errors import DataError, OutputError
 
 _FULL = "free some space, then run the same command again"
-_ADVICE = {errno.ENOSPC: f"the disk is full: {_FULL}", errno.EDQUOT: f"the disk quota is used up: {_FULL}"}
+_ADVICE = {
+    errno.ENOSPC: f"the disk is full: {_FULL}",
+    errno.EDQUOT: f"the disk quota is used up: {_FULL}",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another folder",
+}
 # numpy and zipfile raise these for files that were cut or changed, or are something else.
 _DAMAGED = (
     *(OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, MemoryError, OverflowError),

@@ -219,6 +219,8 @@ def open_dataset(
         labels: False ignores the labels; folders are then albums, not classes.
 
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"a dataset is named by its folder or its name, got {type(path).__name__}.")
     if not labels and (root is not None or lists is not None):
         raise ConfigError("`labels=False` is for a folder of images: omit `root=` and `lists=`.")
     folder, name = Path(path), Path(path).resolve().name

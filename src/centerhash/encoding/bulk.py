@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +47,6 @@ from centerhash.networks.engines import Engine
 # Images of a shard: minutes of work on a small machine.
 SHARD_SIZE = 4096
 RUNNERS = ("local", "ray")
-_SKIP = "The features of all others are kept. Repair these files, or pass `skip_broken=True` to skip them."
-
-# Called with how many more images are done.
-OnDone: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,52 +93,27 @@ class Inputs:
         images = None if self.images is None else list(map(str, self.images))
         return hashlib.sha256(repr((list(self.ids), images, self.classes, labels, file)).encode()).hexdigest()
 
-    def task(self, number: int, rows: slice) -> ShardTask:
-        """Return the task of a shard."""
-        images = [] if self.images is None else [str(path) for path in self.images[rows]]
-        columns = [] if self.labels is None else [np.flatnonzero(row) for row in self.labels[rows]]
-        labels = [[self.classes[column] for column in row] for row in columns]
-        return ShardTask(number, list(self.ids[rows]), images, str(self.features or ""), labels)
+    def part(self, rows: slice) -> Inputs:
+        """Return some of the inputs; those of a features file still name the whole file."""
+        images = None if self.images is None else self.images[rows]
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, ids=self.ids[rows], images=images, labels=labels, warnings=())
 
 
-class EngineChoice(NamedTuple):
-    """What runs the network, as for `Model.encoder`."""
-
-    name: str
-    device: str
-
-
-@dataclass(frozen=True)
-class ShardTask:
-    """The inputs of one shard: images, or else the shard's rows of a features file; labels if there are any."""
-
-    number: int
-    ids: Sequence[str]
-    images: Sequence[str]
-    features: str
-    labels: Sequence[Sequence[str]]
-
-
-def list_inputs(entries: Sequence[str], *, ordered: bool = False) -> Inputs:
-    """List the inputs in `entries`: images, folders and globs, one labeled dataset, or one features .npy.
-
-    `ordered` images are sorted by their paths, so that another order of the entries gives the same inputs.
-    """
-    single = Path(entries[0]) if len(entries) == 1 else None
-    if single is not None and single.suffix == ".npy":
+def list_inputs(entries: Sequence[str]) -> Inputs:
+    """List the inputs in `entries`: images, folders and globs, one labeled dataset, or one features .npy."""
+    single = Path(entries[0]) if len(entries) == 1 else Path()
+    if single.suffix == ".npy":
         shape = open_array(single).shape
         if len(shape) != 2:
             raise DataError(f"'{single}' must be of shape (N, D), one row per image, got {shape}.")
         return Inputs([str(row) for row in range(shape[0])], features=single.absolute())
-    if single is not None and is_described(single):
+    if len(entries) == 1 and is_described(single):
         data = open_dataset(single)
-        of_images = data.features is None
-        images = [path.absolute() for path in data.image_paths or ()] if of_images else None
-        features = None if of_images else (single / "features.npy").absolute()
+        images = None if data.features is not None else [path.absolute() for path in data.image_paths or ()]
+        features = None if data.features is None else (single / "features.npy").absolute()
         return Inputs(data.names, images, features, data.labels, data.classes, data.warnings, data.root)
     paths = list_images(entries)
-    if ordered:
-        paths = sorted(paths, key=str)
     return Inputs([str(path) for path in paths], [path.absolute() for path in paths])
 
 
@@ -172,29 +144,31 @@ def encode_to_file(
     progress: Progress = silent,
 ) -> Encoded:
     """Encode images (files, folders, globs), a labeled dataset, or a features .npy into one code file."""
-    inputs = list_inputs(entries)
-    rows, encoder = np.arange(len(inputs.ids)), None
+    inputs, used_engine = list_inputs(entries), None
+    labels, numbers, names = inputs.labels, inputs.numbers(), inputs.ids
     if inputs.features is not None:
         features: NDArray[Any] = load_array(inputs.features)
+        rows = np.arange(len(features))
     else:
         encoder = model.encoder(device=device, engine=engine)
         table = encoder.table(inputs.images or (), cache, progress=progress)
         if not skip_broken:
-            table.raise_if_broken(_SKIP)
-        features, rows = table.features[table.readable], table.readable
-    labels, numbers = inputs.labels, inputs.numbers()
-    is_bare = inputs.features is not None and inputs.root is None
+            table.raise_if_broken("Repair these files, or pass `skip_broken=True` to skip them.")
+        rows, used_engine = table.readable, encoder.used_engine
+        features = table.features[rows]
     codes = CodeFile(
         model.bits,
         pack(model.encode_features(features)),
         # The rows of a features file without a dataset have no names.
-        names=None if is_bare else [inputs.ids[row] for row in rows.tolist()],
+        names=None
+        if inputs.images is None and inputs.root is None
+        else [names[row] for row in rows.tolist()],
         labels=None if labels is None else labels[rows],
         classes=None if labels is None else inputs.classes,
         ids=None if numbers is None else numbers[rows],
     )
     write_codes(out, codes)
-    return Encoded(len(rows), inputs.warnings, None if encoder is None else encoder.used_engine)
+    return Encoded(len(rows), inputs.warnings, used_engine)
 
 
 def encode_shards(
@@ -219,70 +193,66 @@ def encode_shards(
     """
     if runner not in RUNNERS:
         raise unknown_name("runner", runner, RUNNERS)
-    if shard_size < 1:
-        raise ConfigError(f"a shard holds at least 1 image, got {shard_size}.")
-    folder, model, inputs = Path(out), load(run), list_inputs(entries, ordered=True)
+    folder, model, inputs = Path(out), load(run), list_inputs(entries)
     if inputs.images is not None:
         # Models without a backbone and engines that are not installed are rejected before anything is written.
         model.encoder(device=device, engine=engine)
-    manifest = open_folder(folder, inputs, model, shard_size)
-    missing = [number for number in range(manifest.shards) if not _is_done(folder, number, skip_broken)]
-    done = manifest.count - sum(len(range(manifest.count)[manifest.rows(number)]) for number in missing)
-    progress("codes", done, manifest.count)
-
-    def on_done(more: int) -> None:
-        nonlocal done
-        done += more
-        progress("codes", done, manifest.count)
-
-    choice = EngineChoice(engine, device)
-    tasks = [inputs.task(number, manifest.rows(number)) for number in missing]
-    if tasks and runner == "ray":
+    manifest = _open_folder(folder, inputs, model, shard_size)
+    parts = {
+        number: inputs.part(manifest.rows(number))
+        for number in range(manifest.shards)
+        if not _is_done(folder, number, skip_broken)
+    }
+    if parts and runner == "ray":
         from centerhash.encoding.ray_runner import encode_by_ray
 
-        encode_by_ray(model.folder or Path(run), folder, tasks, choice, ray_address, workers, on_done)
-    elif tasks:
-        for task in tasks:
-            encode_shard(model, folder, task, choice, on_done)
+        steps = encode_by_ray(model.folder or Path(run), folder, parts, engine, device, ray_address, workers)
+    else:
+        shards = (encode_shard(model, folder, number, parts[number], engine, device) for number in parts)
+        steps = chain.from_iterable(shards)
+    done = manifest.count - sum(len(part.ids) for part in parts.values())
+    for step in chain([0], steps):
+        done += step
+        progress("codes", done, manifest.count)
     broken = _write_broken(folder, manifest)
     if broken and not skip_broken:
         raise DataError(
             f"{broken_text(broken, manifest.count)}\nThe codes of all others are in '{folder}'. Repair these files "
             "and run the same command again, or pass `skip_broken=True` to skip them."
         )
-    existing = manifest.shards - len(missing)
+    existing = manifest.shards - len(parts)
     return Encoded(manifest.count - len(broken), inputs.warnings, None, manifest.shards, existing, broken)
 
 
 def encode_shard(
-    model: Model, folder: Path, task: ShardTask, engine: EngineChoice, on_done: OnDone = lambda more: None
-) -> None:
-    """Encode and write one shard."""
+    model: Model, folder: Path, number: int, inputs: Inputs, engine: str, device: str
+) -> Iterator[int]:
+    """Encode and write one shard; yield how many more of its items are done."""
     manifest, broken = read_manifest(folder), dict[str, str]()
-    if task.features:
+    if inputs.features is not None:
         # Raises for a missing or truncated file.
-        open_array(Path(task.features))
-        table = np.load(task.features, mmap_mode="r", allow_pickle=False)
-        features: NDArray[Any] = table[manifest.rows(task.number)]
-        rows = list(range(len(task.ids)))
-        on_done(len(rows))
+        open_array(inputs.features)
+        table = np.load(inputs.features, mmap_mode="r", allow_pickle=False)
+        features: NDArray[Any] = table[manifest.rows(number)]
+        rows = list(range(len(inputs.ids)))
+        yield len(rows)
     else:
         rows, parts = [], [np.zeros((0, model.spec.features), dtype=np.float32)]
-        for step in model.encoder(device=engine.device, engine=engine.name).stream(
-            [Path(image) for image in task.images]
-        ):
+        for step in model.encoder(device=device, engine=engine).stream(inputs.images or ()):
             rows += step.places
             parts.append(step.features)
-            broken |= {task.ids[row]: str(error) for row, error in step.broken.items()}
-            on_done(step.seen)
+            broken |= {inputs.ids[row]: str(error) for row, error in step.broken.items()}
+            yield step.seen
         features = np.concatenate(parts)
-    is_given = manifest.labels == "given"
-    labels = [tuple(task.labels[row]) for row in rows] if is_given else model.label_names(features)
+    if inputs.labels is None:
+        labels = model.label_names(features)
+    else:
+        labels = [tuple(inputs.classes[j] for j in np.flatnonzero(inputs.labels[row])) for row in rows]
     codes = pack(model.encode_features(features))
-    write_shard(folder, task.number, Shard([task.ids[row] for row in rows], codes, labels, broken), manifest)
+    write_shard(folder, number, Shard([inputs.ids[row] for row in rows], codes, labels, broken), manifest)
 
 
-def open_folder(folder: Path, inputs: Inputs, model: Model, shard_size: int) -> Manifest:
+def _open_folder(folder: Path, inputs: Inputs, model: Model, shard_size: int) -> Manifest:
     """Create a folder of shards, or check that an existing one is of the same model and inputs."""
     manifest = Manifest(
         bits=model.bits,
@@ -317,14 +287,13 @@ def _is_done(folder: Path, number: int, skip_broken: bool) -> bool:
 
 def _write_broken(folder: Path, manifest: Manifest) -> dict[str, str]:
     """Write broken.jsonl, and return why images could not be read, by id."""
-    by_shard = {number: broken_in(shard_path(folder, number)) or {} for number in range(manifest.shards)}
-    lines = [
-        json.dumps({"shard": number, "id": id, "reason": reason}, ensure_ascii=False) + "\n"
-        for number, broken in by_shard.items()
-        for id, reason in broken.items()
-    ]
+    broken, lines = dict[str, str](), []
+    for number in range(manifest.shards):
+        for id, reason in (broken_in(shard_path(folder, number)) or {}).items():
+            broken[id] = reason
+            lines.append(json.dumps({"shard": number, "id": id, "reason": reason}, ensure_ascii=False) + "\n")
     write_text(folder / BROKEN, "".join(lines))
-    return {id: reason for broken in by_shard.values() for id, reason in broken.items()}
+    return broken
 
 
 def broken_text(broken: Mapping[str, str], count: int) -> str:

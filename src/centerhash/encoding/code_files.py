@@ -84,7 +84,9 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
     if labels is not None:
         arrays["labels"] = load_array(labels)
     try:
-        bits, packed = _read_packed(arrays, bits)
+        stored_bits, packed = _read_packed(arrays, bits)
+        if bits not in (None, stored_bits):
+            raise InputError(f"it holds codes of {stored_bits} bits, not of {bits}")
         columns = {name: _column(arrays, name, len(packed)) for name in _COLUMNS}
         _check_labels(columns["labels"])
         names = _texts_of(arrays["names"], len(packed)) if "names" in arrays else None
@@ -93,7 +95,7 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
     except InputError as error:
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
     classes = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
-    return CodeFile(bits, packed, names, classes=classes, **columns)
+    return CodeFile(stored_bits, packed, names, classes=classes, **columns)
 
 
 def _read_packed(arrays: Mapping[str, NDArray[Any]], bits: int | None) -> tuple[int, Packed]:
@@ -102,7 +104,7 @@ def _read_packed(arrays: Mapping[str, NDArray[Any]], bits: int | None) -> tuple[
         stored = arrays["bits"]
         if stored.size != 1 or stored.dtype.kind not in "iu":
             raise InputError(f"`bits` must be one whole number, got {stored.dtype} of shape {stored.shape}")
-        bits = _agreeing(int(stored.item()), bits)
+        bits = int(stored.item())
     if "packed" in arrays and bits is not None:
         return bits, check_packed(arrays["packed"], bits)
     if "codes" not in arrays:
@@ -111,74 +113,61 @@ def _read_packed(arrays: Mapping[str, NDArray[Any]], bits: int | None) -> tuple[
             f"it holds {names}, but needs `packed` and `bits`, or `codes` of -1 and +1 or of 0 and 1"
         )
     codes = arrays["codes"]
-    is_bytes = codes.dtype == np.uint8
-    if bits is None and is_bytes and codes.size and codes.max() > 1:
+    has_large = codes.dtype == np.uint8 and bool(codes.size) and codes.max() > 1
+    if bits is None and has_large:
         raise InputError(
             f"codes of shape {codes.shape} are bytes: give the length of the packed codes by `bits=`"
         )
     # Packed bytes may all be 0 or 1 by chance. A packed single bit is 0 or 128, so that 1 is a code.
-    if bits is not None and is_bytes:
-        has_large = bool(codes.size) and codes.max() > 1
-        if has_large or (bits > 1 and codes.shape[1:] == (packed_width(bits),)):
-            return bits, check_packed(codes, bits)
+    fits = bits is not None and bits > 1 and codes.shape[1:] == (packed_width(bits),)
+    if bits is not None and codes.dtype == np.uint8 and (has_large or fits):
+        return bits, check_packed(codes, bits)
     signs = as_codes(codes)
-    return _agreeing(signs.shape[1], bits), pack(signs)
-
-
-def _agreeing(bits: int, expected: int | None) -> int:
-    if expected not in (None, bits):
-        raise InputError(f"it holds codes of {bits} bits, not of {expected}")
-    return bits
+    return signs.shape[1], pack(signs)
 
 
 def _column(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Any:
     """Return an optional column of N items."""
     array = arrays.get(name)
     if array is not None and (array.ndim != _COLUMNS[name] or len(array) != count):
-        is_numbers = name == "labels" and array.ndim == 1
-        advice = (
-            ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`" if is_numbers else ""
-        )
+        advice = ""
+        if name == "labels" and array.ndim == 1:
+            advice = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
         raise InputError(f"{name} of shape {array.shape} do not fit {count:,} codes{advice}")
     return array
 
 
 def _check_labels(labels: NDArray[Any] | None) -> None:
-    if labels is None or labels.dtype == np.bool_:
-        return
-    # NaN is neither 0 nor 1.
-    wrong = labels[~((labels == 0) | (labels == 1))]
-    if wrong.size:
-        raise InputError(f"labels must be bool, or hold only 0 and 1, got {wrong[:3].tolist()}")
+    if labels is not None:
+        # NaN is neither 0 nor 1.
+        wrong = labels[~((labels == 0) | (labels == 1))]
+        if wrong.size:
+            raise InputError(f"labels must be bool, or hold only 0 and 1, got {wrong[:3].tolist()}")
 
 
 def _texts_of(array: NDArray[Any], count: int) -> tuple[str, ...]:
     """Return the N names: the bytes of a json list, or an array of text."""
-    texts: Any = array.astype(str).tolist() if array.dtype != np.uint8 else None
-    if texts is None:
-        try:
-            # Not `parse_json`: a file name may have bytes that are no text.
-            texts = json.loads(array.tobytes())
-            json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
-        except (ValueError, RecursionError):
-            texts = None
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise InputError("names must be texts (N,), or the bytes of a json list of texts")
-    if len(texts) != count:
-        raise InputError(f"names of shape ({len(texts)},) do not fit {count:,} codes")
+    try:
+        # Not `parse_json`: a file name may have bytes that are no text.
+        texts: Any = json.loads(array.tobytes()) if array.dtype == np.uint8 else array.astype(str).tolist()
+        json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
+    except (ValueError, RecursionError):
+        texts = None
+    if not isinstance(texts, list) or len(texts) != count or not all(isinstance(one, str) for one in texts):
+        raise InputError(f"names must be {count:,} texts, as an array (N,) or as the bytes of a json list")
     return tuple(texts)
 
 
 def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
     """Read the codes of the queries and of the database of a finished run."""
-    files = Path(folder) / QUERY, Path(folder) / DATABASE
+    query, database = Path(folder) / QUERY, Path(folder) / DATABASE
     refuse_links(Path(folder), (QUERY, DATABASE))
-    if not all(file.exists() for file in files):
+    if not (query.exists() and database.exists()):
         raise DataError(
             f"'{folder}' holds no finished run (no {QUERY} and {DATABASE}): train into this folder again, which "
-            "resumes where it stopped."
+            "resumes where it stopped, or pass two code files, queries, then database."
         )
-    return read_codes(files[0]), read_codes(files[1])
+    return read_codes(query), read_codes(database)
 
 
 def read_code_pair(
@@ -192,16 +181,14 @@ def read_code_pair(
     `paths` is a run's folder, or two code files. `bits` and `labels` (of queries, of the database) are for files of
     other programs, as for `read_codes`.
     """
-    if len(paths) == 1 and (bits, *labels) != (None, None, None):
-        raise ConfigError("bits and labels are given with two code files: queries, then database.")
-    if len(paths) == 1 and paths[0].is_dir():
-        query, database = read_run_codes(paths[0])
-    elif len(paths) == 1 and not paths[0].exists():
-        raise DataError(f"no such run or code file: '{paths[0]}'.")
-    elif len(paths) != 2:
+    if len(paths) not in (1, 2):
         raise ConfigError(
             f"evaluate expects the folder of one run, or two code files (queries, then database); got {len(paths)}."
         )
+    if len(paths) == 1 and (bits, *labels) != (None, None, None):
+        raise ConfigError("bits and labels are given with two code files: queries, then database.")
+    if len(paths) == 1:
+        query, database = read_run_codes(paths[0])
     else:
         query, database = (read_codes(path, bits, file) for path, file in zip(paths, labels, strict=True))
     if query.bits != database.bits:
@@ -217,11 +204,6 @@ def read_code_pair(
     if query.classes and database.classes and query.classes != database.classes:
         raise DataError("queries and database have labels of different classes: encode one dataset.")
     return query, database
-
-
-def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
-    """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`."""
-    return evaluate_codes_of(*read_code_pair(paths), **settings)
 
 
 def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> Evaluation:

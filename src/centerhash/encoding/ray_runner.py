@@ -6,13 +6,12 @@ folder; the current shard of a dead actor goes to another one.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import pickle
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, first_line
 from centerhash.core.extras import require
 from centerhash.core.parallel import cpu_count
-from centerhash.encoding.bulk import EngineChoice, OnDone, ShardTask, encode_shard
+from centerhash.encoding.bulk import Inputs, encode_shard
 from centerhash.encoding.shards import read_manifest
 from centerhash.model.base import Model
 from centerhash.model.loading import load
@@ -34,8 +33,8 @@ _MOST_BLOCKS = 1000
 class ShardActor:
     """An actor that writes the shards of the tasks it is called with."""
 
-    def __init__(self, run: str, folder: str, engine: EngineChoice) -> None:
-        self._run, self._folder, self._engine = Path(run), Path(folder), engine
+    def __init__(self, run: str, folder: str, engine: str, device: str) -> None:
+        self._run, self._folder, self._engine, self._device = Path(run), Path(folder), engine, device
 
     @cached_property
     def _model(self) -> Model:
@@ -46,39 +45,41 @@ class ShardActor:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Write one shard; return its number of images, or the error, which Ray would bury in its own traces."""
-        task = ShardTask(**json.loads(row["task"]))
+        # `encode_by_ray` made these bytes.
+        number, inputs = pickle.loads(row["task"])
         try:
-            encode_shard(self._model, self._folder, task, self._engine)
+            done = sum(encode_shard(self._model, self._folder, number, inputs, self._engine, self._device))
         except CenterhashError as error:
             return {"done": 0, "error": str(error)}
-        return {"done": len(task.ids), "error": ""}
+        return {"done": done, "error": ""}
 
 
 def encode_by_ray(
     run: Path,
     folder: Path,
-    tasks: Sequence[ShardTask],
-    engine: EngineChoice,
+    parts: Mapping[int, Inputs],
+    engine: str,
+    device: str,
     address: str | None,
     workers: int | None,
-    on_done: OnDone,
-) -> None:
+) -> Iterator[int]:
     """Encode and write shards by Ray actors: `workers`, else one per GPU if there are any, else per CPU.
 
-    `address` is of a cluster, else $RAY_ADDRESS, else Ray runs on this machine meanwhile.
+    Yield how many items each shard has. `address` is of a cluster, else $RAY_ADDRESS, else Ray runs on this machine
+    meanwhile.
     """
     with _connected(address) as ray:
-        resources, device = ray.cluster_resources(), engine.device
+        resources = ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if device.startswith("cuda") and not gpus:
             raise ConfigError(f"Ray found no GPU for the device '{device}': try 'cpu' or 'auto'.")
-        actors = min(workers or gpus or int(resources.get("CPU", 1)), len(tasks))
-        engine = engine._replace(device="cuda" if gpus else "cpu" if device == "auto" else device)
-        rows = [{"task": json.dumps(asdict(task))} for task in tasks]
-        results = ray.data.from_items(rows, override_num_blocks=min(len(tasks), _MOST_BLOCKS)).map(
+        actors = min(workers or gpus or int(resources.get("CPU", 1)), len(parts))
+        device = "cuda" if gpus else "cpu" if device == "auto" else device
+        rows = [{"task": pickle.dumps(task)} for task in parts.items()]
+        results = ray.data.from_items(rows, override_num_blocks=min(len(parts), _MOST_BLOCKS)).map(
             ShardActor,
             compute=ray.data.ActorPoolStrategy(size=max(1, actors)),
-            fn_constructor_args=(str(run.absolute()), str(folder.absolute()), engine),
+            fn_constructor_args=(str(run.absolute()), str(folder.absolute()), engine, device),
             num_cpus=1,
             num_gpus=1 if gpus else 0,
         )
@@ -86,7 +87,7 @@ def encode_by_ray(
             for row in results.iter_rows():
                 if row["error"]:
                     raise DataError(row["error"])
-                on_done(int(row["done"]))
+                yield int(row["done"])
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise DataError(f"Ray stopped: {last} Repeat the same command to resume.") from error

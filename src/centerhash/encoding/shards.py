@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,6 @@ from centerhash.core.version import __version__
 
 MANIFEST, BROKEN = "manifest.json", "broken.jsonl"
 
-Labels: TypeAlias = tuple[str, ...]
-LabelSource: TypeAlias = Literal["given", "predicted", "none"]
-
 
 class Manifest(Options):
     """The model and the inputs of the shards in a folder."""
@@ -44,8 +41,9 @@ class Manifest(Options):
     model: str = Field(description="digest of the model")
     inputs: str = Field(description="fingerprint of the inputs")
     count: int = Field(description="number of inputs")
-    shard_size: int
-    labels: LabelSource = Field(description="given by the dataset, predicted by the model, or none")
+    shard_size: int = Field(ge=1)
+    # Given by the dataset, predicted by the model, or none.
+    labels: Literal["given", "predicted", "none"]
 
     @property
     def shards(self) -> int:
@@ -64,7 +62,7 @@ class Shard:
 
     ids: Sequence[str]
     packed: Packed
-    labels: Sequence[Labels]
+    labels: Sequence[tuple[str, ...]]
     broken: Mapping[str, str]
 
 
@@ -74,7 +72,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def as_table(
-    ids: Sequence[str], packed: Packed, labels: Sequence[Labels], metadata: Mapping[str, str]
+    ids: Sequence[str], packed: Packed, labels: Sequence[tuple[str, ...]], metadata: Mapping[str, str]
 ) -> Any:
     """Make a pyarrow table of id, code (n, ceil(K/8)) and labels."""
     pyarrow = require("pyarrow")
@@ -138,15 +136,12 @@ def read_manifest(folder: str | Path) -> Manifest:
     path = Path(folder) / MANIFEST
     try:
         return Manifest.model_validate(parse_json(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"'{folder}' holds no {MANIFEST}: give the folder that `centerhash encode` wrote."
-        ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"'{path}' is damaged or of another version: {first_line(error)}.") from None
+        reason = f"'{path}' is missing, damaged or of another version ({first_line(error)})"
+        raise DataError(f"{reason}: pass the folder that `centerhash encode` wrote.") from None
 
 
-def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Labels]]]:
+def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[tuple[str, ...]]]]:
     """Yield ids, codes (n, ceil(K/8)) and labels shard by shard; DataError if shards are missing."""
     manifest = read_manifest(folder)
     paths = [shard_path(Path(folder), number) for number in range(manifest.shards)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from centerhash.codes import Codes, binarize, hamming
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import to_frame
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.model.spec import ModelSpec, PortableSpec
 from centerhash.networks.backbones import Backbone
@@ -53,14 +52,8 @@ class Explained:
 class Explanation(tuple[Explained, ...]):
     """Labels of an image with their weights, the heaviest first, then the next nearest centers."""
 
-    __slots__ = ()
-
     def __str__(self) -> str:
         return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
-
-    def to_pandas(self) -> Any:
-        """A DataFrame with a row per label."""
-        return to_frame([asdict(one) for one in self])
 
 
 class Model(ABC):
@@ -71,7 +64,11 @@ class Model(ABC):
 
     spec: ModelSpec | PortableSpec
     folder: Path | None
-    # (C, K), or None for a method without centers
+    # V, the length of the general codes; None without a general code.
+    general_bits: int | None
+    # Whether the model predicts label probabilities.
+    has_probabilities: bool
+    # (C, K), or None for a method without centers.
     _centers: Any
 
     def __init__(self) -> None:
@@ -94,20 +91,13 @@ class Model(ABC):
         return self._centers is not None
 
     @property
-    @abstractmethod
-    def has_probabilities(self) -> bool:
-        """Whether the model predicts label probabilities."""
-
-    @property
-    @abstractmethod
-    def general_bits(self) -> int | None:
-        """Length of the general codes; None without a general code."""
-
-    @property
     def centers(self) -> Any:
         """Hash centers (C, K) of a central method."""
         if self._centers is None:
-            raise self._without_centers()
+            raise ConfigError(
+                f"a model of method '{self.spec.method}' has no hash centers, so it predicts neither labels nor "
+                "weights: train a central method, such as ics-softmax."
+            )
         return self._centers
 
     @property
@@ -116,28 +106,28 @@ class Model(ABC):
         """Digest of everything that determines the codes; the path of a weight file does not."""
 
     @abstractmethod
+    def backbone(self) -> Backbone | PortableNetwork:
+        """Return the network that reads images; ConfigError for a model of features."""
+
+    @abstractmethod
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
-
-    @abstractmethod
-    def general_codes(self, features: NDArray[Any]) -> Codes:
-        """Encode features (N, D) into general codes (N, V), which were learned without labels."""
-
-    @abstractmethod
-    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """Predict the probability (N, C) of each label."""
 
     @abstractmethod
     def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute the cosine (N, C) between the logits of features (N, D) and every center."""
 
     @abstractmethod
-    def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Compute `weights` for labels of the right shape."""
+    def _general_codes(self, features: NDArray[Any]) -> Codes:
+        """Compute `general_codes` of a model that has them."""
 
     @abstractmethod
-    def backbone(self) -> Backbone | PortableNetwork:
-        """Return the network that reads images; ConfigError for a model of features."""
+    def _label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Compute `label_probabilities` of a model that predicts them."""
+
+    @abstractmethod
+    def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Compute `weights` for labels of the right shape, of a model with centers."""
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
@@ -147,26 +137,26 @@ class Model(ABC):
     def save_portable(self, folder: str | Path) -> None:
         """Write model.onnx into `folder`, atomically."""
 
-    def _without_centers(self) -> ConfigError:
-        return ConfigError(
-            f"a model of method '{self.spec.method}' has no hash centers, so it predicts neither labels nor weights: "
-            "train a central method, such as ics-softmax."
-        )
-
-    def _without_probabilities(self) -> ConfigError:
-        return ConfigError(
-            f"this model of method '{self.spec.method}' does not predict label probabilities: train with presence in "
-            "its head."
-        )
-
-    def _without_general_code(self) -> ConfigError:
-        return ConfigError("this model has no general code: it was trained on too few images or features.")
-
     def _without_backbone(self) -> ConfigError:
         return ConfigError(
             "this model was trained on precomputed features and has no backbone: pass features (N, "
             f"{self.spec.features}) as an array or .npy file, or train on images."
         )
+
+    def general_codes(self, features: NDArray[Any]) -> Codes:
+        """Encode features (N, D) into general codes (N, V), which were learned without labels."""
+        if self.general_bits is None:
+            raise ConfigError("this model has no general code: it was trained on too few images or features.")
+        return self._general_codes(features)
+
+    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Predict the probability (N, C) of each label."""
+        if not self.has_probabilities:
+            raise ConfigError(
+                f"this model of method '{self.spec.method}' does not predict label probabilities: train with presence "
+                "in its head."
+            )
+        return self._label_probabilities(features)
 
     def encoder(self, *, device: str = "auto", engine: str = "auto", max_pixels: int = MAX_PIXELS) -> Encoder:
         """Return what reads images; its network is loaded once."""
@@ -192,10 +182,10 @@ class Model(ABC):
         """
         sources, single = image_list(images)
         encoder = self.encoder(device=device, engine=engine)
-        if cache is None or not all(isinstance(source, str | Path) for source in sources):
+        paths = [Path(source) for source in sources if isinstance(source, str | Path)]
+        if cache is None or len(paths) < len(sources):
             features = encoder.features(sources)
         else:
-            paths = [Path(source) for source in sources if isinstance(source, str | Path)]
             table = encoder.table(paths, cache, progress=progress)
             table.raise_if_broken("Repair or leave out these files.")
             features = table.features
@@ -227,7 +217,7 @@ class Model(ABC):
 
     def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Compute the weight (N, C) of each label of each image; zero outside the labels."""
-        expected = (len(features), len(self.classes))
+        expected = (len(features), len(self.centers))
         if labels.shape != expected:
             raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")
         return self._weights(features, labels)

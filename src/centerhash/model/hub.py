@@ -9,7 +9,6 @@ models load offline.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from centerhash.core.extras import require
 from centerhash.core.files import make_folder, with_checksum, write_json, write_text
 from centerhash.core.version import __version__
 from centerhash.evaluation import Evaluation
-from centerhash.model.spec import FILES, PORTABLE, TORCH_FILES, TUNED, file_name
+from centerhash.model.spec import FILES, PORTABLE, TORCH_FILES, TUNED, ModelSpec
 from centerhash.networks.cache import default_cache
 
 if TYPE_CHECKING:
@@ -62,7 +61,10 @@ def publish(
     license: str | None = None,
     private: bool | None = None,
 ) -> str:
-    """Upload a model to "owner/name" with a card of its data, settings, labels and results; return its address."""
+    """Upload a model to "owner/name" on the Hugging Face hub, with a card; return its address there.
+
+    The card lists settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
+    """
     hub = require("huggingface_hub")
     spec, (repository, _) = model.spec.without_paths(), _parse(repository)
     if model.spec.needs_local_weights:
@@ -70,6 +72,12 @@ def publish(
             f"this model needs your own backbone weights ('{spec.weights}'), which are not uploaded. Train with "
             "published weights, or fine-tune the backbone, which is then part of the model."
         )
+    data = hub.ModelCardData(
+        license=license,
+        library_name="centerhash",
+        pipeline_tag="image-feature-extraction",
+        tags=["hashing", "image-retrieval", "multi-label"],
+    )
     api = hub.HfApi()
     with tempfile.TemporaryDirectory() as name, _explained_errors(repository):
         folder = Path(name)
@@ -78,40 +86,30 @@ def publish(
         with suppress(ConfigError):
             model.save_portable(folder)
         write_json(folder / TORCH_FILES[0], with_checksum(spec.model_dump(mode="json")))
-        write_text(folder / "README.md", _card(model, repository, evaluation, license))
+        write_text(
+            folder / "README.md", f"---\n{data.to_yaml()}\n---\n\n{_card(spec, repository, evaluation)}"
+        )
         api.create_repo(repository, exist_ok=True, private=private)
+        message, files = f"A model of {spec.bits} bits", [*FILES, "README.md"]
         api.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            allow_patterns=[*FILES, "README.md"],
-            commit_message=f"A model of {spec.bits} bits",
+            repo_id=repository, folder_path=folder, allow_patterns=files, commit_message=message
         )
     return f"{api.endpoint}/{repository}"
 
 
-def _card(model: HashModel, repository: str, evaluation: Evaluation | None, license: str | None) -> str:
-    """Write the README.md of a model; indented text is a block of code, which no text can end."""
-    data = require("huggingface_hub").ModelCardData(
-        license=license,
-        library_name="centerhash",
-        pipeline_tag="image-feature-extraction",
-        tags=["hashing", "image-retrieval", "multi-label"],
-    )
-    spec = model.spec.without_paths()
+def _card(spec: ModelSpec, repository: str, evaluation: Evaluation | None) -> str:
+    """Write the text of a model card; indented text is a block of code, which no text can end."""
+    kind = "features" if spec.backbone is None else "an image"
     sections = {
         "Use": f'import centerhash\n\nmodel = centerhash.load("hf:{repository}")',
-        "Data and settings": _settings(model.folder),
-        "Results": "" if evaluation is None else str(evaluation),
+        "Settings": spec.model_dump_json(exclude={"classes"}, indent=2),
+        "Results": "Not recorded." if evaluation is None else str(evaluation),
         "Labels": "\n".join(spec.classes),
     }
-    return "\n\n".join(
-        [
-            f"---\n{data.to_yaml()}\n---",
-            f"# {repository}",
-            f"{spec.bits}-bit binary codes for multi-label images, trained with the method `{spec.method}` of "
-            f"centerhash {__version__}. The input is {'features' if spec.backbone is None else 'an image'}.",
-            *(f"## {title}\n\n{indent(text or 'Not recorded.', '    ')}" for title, text in sections.items()),
-        ]
+    blocks = "".join(f"\n\n## {title}\n\n{indent(text, '    ')}" for title, text in sections.items())
+    return (
+        f"# {repository}\n\n{spec.bits}-bit binary codes for multi-label images, trained with the method "
+        f"`{spec.method}` of centerhash {__version__}. The input is {kind}.{blocks}\n"
     )
 
 
@@ -131,13 +129,15 @@ def _explained_errors(source: str) -> Iterator[None]:
     from huggingface_hub import constants, errors
 
     endpoint = constants.ENDPOINT
+    # The HTTP client is another library in other versions of huggingface_hub.
+    client_errors: Any = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
     except errors.RevisionNotFoundError as error:
         raise DataError(
             f"'{source}' names no branch, tag or commit of its repository on {endpoint}."
         ) from error
-    except _client_errors() as error:
+    except client_errors as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
             raise ConfigError(
@@ -148,21 +148,3 @@ def _explained_errors(source: str) -> Iterator[None]:
         raise DataError(
             f"the hub ({endpoint}) cannot be reached for '{source}', or rejected it: {reason}. Try again."
         ) from error
-
-
-def _client_errors() -> tuple[type[Exception], ...]:
-    """Return errors of the HTTP client, which is another library in other versions of huggingface_hub."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
-
-
-def _settings(folder: Path | None) -> str:
-    """Return data, splits and configuration of the run in `folder` without paths of this machine."""
-    if folder is None or not (folder / "config.json").is_file():
-        return ""
-    run: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = run["config"]
-    for name in ("method", "weights"):
-        config[name] = file_name(config[name]) if config.get(name) else None
-    return json.dumps({**run["data"], "splits": run["splits"], **config}, indent=2, ensure_ascii=False)

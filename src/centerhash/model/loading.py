@@ -33,20 +33,17 @@ def load(source: str | Path) -> Model:
         raise InputError(f"a model is named by its run's folder, or 'coco', got {type(source).__name__}.")
     folder = model_folder(source)
     has_weights = all((folder / name).exists() for name in TORCH_FILES)
-    has_torch = find_spec("torch") is not None
-    if (folder / PORTABLE).exists() and not (has_weights and has_torch):
-        return PortableModel.load(folder)
-    if has_weights and not has_torch:
+    has_portable, has_torch = (folder / PORTABLE).exists(), find_spec("torch") is not None
+    if has_weights and not has_portable and not has_torch:
         raise ConfigError(
             f"the model in '{folder}' has no {PORTABLE}, so it needs PyTorch: pip install 'centerhash[train]', or "
             f"write {PORTABLE} by `centerhash export` where PyTorch is installed."
         )
-    if not has_torch:
-        # There is no model: this raises the error that says so.
-        return PortableModel.load(folder)
-    from centerhash.model.model import HashModel
+    if has_torch and (has_weights or not has_portable):
+        from centerhash.model.model import HashModel
 
-    return HashModel.load(folder)
+        return HashModel.load(folder)
+    return PortableModel.load(folder)
 
 
 def model_folder(source: str | Path) -> Path:

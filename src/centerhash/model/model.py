@@ -14,6 +14,8 @@ import hashlib
 import operator
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,6 @@ from centerhash.core.files import (
     with_checksum,
     write_json,
 )
-from centerhash.evaluation import Evaluation
 from centerhash.losses.base import CentralLoss, HeadOutput
 from centerhash.losses.functional import center_similarities
 from centerhash.methods.registry import stored_method
@@ -51,8 +52,6 @@ from centerhash.networks.tensors import load_tensors, save_tensors
 
 # Bounds the memory of a pass through the head, and does not affect its results.
 _ROWS_PER_PASS = 1024
-# A negative logit must not round to 0, whose sign is +1.
-_LEAST_FLOAT = float(np.finfo(np.float32).tiny)
 
 
 class HashModel(Model):
@@ -68,7 +67,7 @@ class HashModel(Model):
         self.folder = folder
         self._tensors = dict(tensors)
         self.method = method = stored_method(spec.method)
-        options = method.options(spec.options, spec.bits)
+        self._options = method.options(spec.options, spec.bits)
         encoder = _with_prefix(tensors, "encoder.")
         self._centers = tensors["centers"].float() if method.family == "central" else None
         if self._centers is not None and self._centers.shape != (len(spec.classes), spec.bits):
@@ -85,27 +84,8 @@ class HashModel(Model):
         self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
         general = {name: tensor.numpy() for name, tensor in _with_prefix(tensors, "general.").items()}
         self.general = ITQ.from_arrays(general) if general else None
-        self._objective = (
-            method.create(
-                options,
-                centers=self.directions,
-                classes=len(spec.classes),
-                bits=spec.bits,
-                seed=spec.seed,
-            )
-            if self._centers is not None
-            else None
-        )
-
-    @property
-    def has_probabilities(self) -> bool:
-        """Whether the head predicts label probabilities."""
-        return bool(self.spec.head.presence)
-
-    @property
-    def general_bits(self) -> int | None:
-        """Length of the general codes; None without a general code."""
-        return None if self.general is None else int(self.general.offset.size)
+        self.general_bits = None if self.general is None else int(self.general.offset.size)
+        self.has_probabilities = bool(spec.head.presence)
 
     @property
     def directions(self) -> Tensor:
@@ -113,12 +93,13 @@ class HashModel(Model):
         directions: Tensor = self._tensors.get("directions", self.centers)
         return directions
 
-    @property
+    @cached_property
     def objective(self) -> CentralLoss:
         """The loss of a central method, which computes the weights."""
-        if not isinstance(self._objective, CentralLoss):
-            raise self._without_centers()
-        return self._objective
+        sizes = {"classes": len(self.classes), "bits": self.bits}
+        create, seed = self.method.create, self.spec.seed
+        loss: CentralLoss = create(self._options, centers=self.directions, seed=seed, **sizes)
+        return loss
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
@@ -137,20 +118,16 @@ class HashModel(Model):
         else:
             assert self._steady is not None
             output = self._steady.outputs(features)
-        return output.each(lambda part: torch.where(part < 0, part.clamp_max(-_LEAST_FLOAT), part).float())
+        return output.each(signed_float32)
 
-    def general_codes(self, features: NDArray[Any]) -> Codes:
-        """Encode features (N, D) into general codes (N, V), which were learned without labels."""
-        if self.general is None:
-            raise self._without_general_code()
+    def _general_codes(self, features: NDArray[Any]) -> Codes:
+        assert self.general is not None
         features = check_features(features, self.spec.features)
         return np.concatenate([binarize(self.general.transform(chunk)) for chunk in _chunks(features)])
 
-    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """Predict the probability (N, C) of each label."""
+    def _label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         log_odds = self._outputs(features).label_log_odds
-        if log_odds is None:
-            raise self._without_probabilities()
+        assert log_odds is not None
         probabilities: NDArray[np.float32] = log_odds.sigmoid().numpy()
         return probabilities
 
@@ -176,7 +153,6 @@ class HashModel(Model):
         return backbone
 
     def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Compute `weights` for labels of the right shape."""
         output, chunks = self._outputs(features), []
         for start in range(0, len(features), _ROWS_PER_PASS):
             rows = slice(start, start + _ROWS_PER_PASS)
@@ -231,53 +207,26 @@ class HashModel(Model):
         return hashlib.sha256(spec.encode() + serialized(tensors)).hexdigest()
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, model.json and a fine-tuned backbone into `folder`, each atomically.
-
-        If the model's own folder holds its model.onnx, this is copied too.
-        """
+        """Write model.safetensors, model.json and a fine-tuned backbone into `folder`, each atomically."""
         target = Path(folder) / TUNED
         if self.tuned_weights is not None and self.tuned_weights.resolve() != target.resolve():
             with self.tuned_weights.open("rb") as source, atomic(target) as stream:
                 shutil.copyfileobj(source, stream)
         save_tensors(Path(folder) / "model.safetensors", self.tensors())
         write_json(Path(folder) / "model.json", with_checksum(self.spec.model_dump(mode="json")))
-        if self._portable_model() is not None:
-            self.save_portable(folder)
 
     def save_portable(self, folder: str | Path) -> None:
         """Write model.onnx into `folder`; it is exported unless the model's own folder holds it."""
-        stored = self._portable_model()
-        if stored is not None:
-            stored.save(folder)
-            return
+        # A damaged file is exported again.
+        with suppress(DataError):
+            stored = PortableModel.load(self.folder or folder)
+            if stored.digest == self.digest:
+                return stored.save(folder)
         from centerhash.model.export import export_model
 
         export_model(self, Path(folder) / PORTABLE)
 
-    def _portable_model(self) -> PortableModel | None:
-        """Return the model.onnx in the model's own folder, if it is of this model."""
-        if self.folder is None or not (self.folder / PORTABLE).exists():
-            return None
-        try:
-            stored = PortableModel.load(self.folder)
-        except DataError:
-            # It is damaged, so the model is exported again.
-            return None
-        return stored if stored.digest == self.digest else None
-
-    def push_to_hub(
-        self,
-        repository: str,
-        *,
-        evaluation: Evaluation | None = None,
-        license: str | None = None,
-        private: bool | None = None,
-    ) -> str:
-        """Upload the model to "owner/name" on the Hugging Face hub, with a card; return its address there.
-
-        The card lists data, settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
-        """
-        return hub.publish(self, repository, evaluation=evaluation, license=license, private=private)
+    push_to_hub = hub.publish
 
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:
@@ -307,6 +256,12 @@ class HashModel(Model):
         except (ValueError, TypeError, AttributeError, RuntimeError, KeyError) as error:
             reason = first_line(error)
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}.") from None
+
+
+def signed_float32(values: Tensor) -> Tensor:
+    """Round values to float32; a negative one does not become 0, whose sign is +1."""
+    least = torch.finfo(torch.float32).tiny
+    return torch.where(values < 0, values.clamp_max(-least), values).float()
 
 
 def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:

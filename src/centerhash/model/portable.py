@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -59,8 +56,7 @@ class PortableModel(Model):
             self._columns[name] = slice(start, start + width)
             start += width
         self._centers, self._directions = spec.center_codes(), spec.center_directions()
-        self._compiled: Runner | None = None
-        self._compiling = threading.Lock()
+        self.general_bits, self.has_probabilities = spec.general_bits, spec.probabilities
 
     @classmethod
     def load(cls, folder: str | Path) -> PortableModel:
@@ -81,14 +77,9 @@ class PortableModel(Model):
         return self.spec.digest
 
     @property
-    def has_probabilities(self) -> bool:
-        """Whether the model predicts label probabilities."""
-        return self.spec.probabilities
-
-    @property
-    def general_bits(self) -> int | None:
-        """Length of the general codes; None without a general code."""
-        return self.spec.general_bits
+    def directions(self) -> NDArray[np.float32]:
+        """The centers (C, K), rotated as the logits were; their signs are the centers."""
+        return self.centers if self._directions is None else self._directions
 
     def backbone(self) -> PortableNetwork:
         """Return the network that reads images; ConfigError for a model of features."""
@@ -114,65 +105,49 @@ class PortableModel(Model):
             return np.asarray(features, np.float32)
         width = sum(self.spec.outputs().values())
         parts = [np.zeros((0, width), np.float32)]
-        with self._explained_errors():
-            run = self._runner()
+        try:
             for start in range(0, len(features), _ROWS_PER_PASS):
                 rows = np.ascontiguousarray(features[start : start + _ROWS_PER_PASS], dtype=np.float32)
-                parts.append(run(rows))
+                parts.append(self._runner(rows))
                 if parts[-1].shape != (len(rows), width):
                     raise ValueError(f"outputs of shape {parts[-1].shape}, not {(len(rows), width)}")
-        return np.concatenate(parts)
-
-    def _runner(self) -> Runner:
-        """Compile the network of a model of features, once."""
-        with self._compiling:
-            if self._compiled is None:
-                self._compiled = onnx_runner(self.content(), streams(), tuple(self._columns))
-            return self._compiled
-
-    @contextmanager
-    def _explained_errors(self) -> Iterator[None]:
-        try:
-            yield
         except CenterhashError:
             raise
         # ONNX Runtime's errors have no common class.
         except Exception as error:
             raise DataError(f"the model '{self.file}' cannot be run: {first_line(error)}.") from error
+        return np.concatenate(parts)
+
+    @cached_property
+    def _runner(self) -> Runner:
+        """The compiled network of a model of features."""
+        return onnx_runner(self.content(), streams(), tuple(self._columns))
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
         return self._outputs(features)[:, self._columns["logits"]]
 
-    def general_codes(self, features: NDArray[Any]) -> Codes:
-        """Encode features (N, D) into general codes (N, V), which were learned without labels."""
-        if self.general_bits is None:
-            raise self._without_general_code()
+    def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Compute the cosine (N, C) between the logits of features (N, D) and every center."""
+        logits = self.logits(features)
+        lengths = np.maximum(np.linalg.norm(logits, axis=1, keepdims=True), 1e-12)
+        cosines = logits / lengths @ self.directions.T / math.sqrt(self.bits)
+        return np.asarray(cosines, np.float32)
+
+    def _general_codes(self, features: NDArray[Any]) -> Codes:
+        assert self.general_bits is not None
         packed = self._outputs(features)[:, self._columns["general"]].astype(np.uint8)
         return unpack(packed, self.general_bits)
 
-    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """Predict the probability (N, C) of each label."""
-        if not self.has_probabilities:
-            raise self._without_probabilities()
+    def _label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         return self._outputs(features)[:, self._columns["probability"]]
 
-    def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """Compute the cosine (N, C) between the logits of features (N, D) and every center."""
-        if self._directions is None:
-            raise self._without_centers()
-        logits = self.logits(features)
-        lengths = np.maximum(np.linalg.norm(logits, axis=1, keepdims=True), 1e-12)
-        cosines = logits / lengths @ self._directions.T / math.sqrt(self.bits)
-        return np.asarray(cosines, np.float32)
-
     def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
-        if self.spec.shares is None or self._directions is None:
-            raise self._without_centers()
+        assert self.spec.shares is not None
         outputs = self._outputs(features)
         scores = outputs[:, self._columns["share_logits"]] if "share_logits" in self._columns else None
         logits = outputs[:, self._columns["logits"]]
-        return label_weights(self.spec.shares, labels, logits, scores, self._directions)
+        return label_weights(self.spec.shares, labels, logits, scores, self.directions)
 
     def save(self, folder: str | Path) -> None:
         """Write model.onnx into `folder`, atomically."""
@@ -186,30 +161,23 @@ class PortableModel(Model):
 
 def read_spec(file: Path) -> PortableSpec:
     """Read the metadata of a model.onnx; DataError if the file is not a model, or not the one that was written."""
+    import onnxruntime
+
     data = _read(file)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
-        text = _metadata(data)
-        if text is None:
-            raise ValueError("it has no metadata of centerhash")
-        spec = PortableSpec.model_validate(verify_checksum(parse_json(text), "its metadata"))
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        metadata: dict[str, str] = session.get_modelmeta().custom_metadata_map
+        value = parse_json(metadata.get(METADATA_KEY, "null"))
+        spec = PortableSpec.model_validate(verify_checksum(value, "its metadata"))
     # The errors of pydantic, of json and of ONNX Runtime have no common class.
     except Exception as error:
         reason = first_line(error)
         raise DataError(f"the model '{file}' is damaged or of another version: {reason}.") from None
     _check_network(file, data, spec)
     return spec
-
-
-def _metadata(data: bytes) -> str | None:
-    """Return the text that is stored beside a network."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    metadata: dict[str, str] = session.get_modelmeta().custom_metadata_map
-    return metadata.get(METADATA_KEY)
 
 
 def _read(file: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from base64 import b64decode, b64encode
 from typing import Any, Literal, Self
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from centerhash.codes import Codes, pack, packed_width, unpack
+from centerhash.codes import Codes, packed_width, unpack
 from centerhash.core.options import Options
 from centerhash.networks.head_options import HeadOptions
 
@@ -43,20 +42,12 @@ class ModelSpec(Options):
     head: HeadOptions
     backbone: str | None = Field(None, description="None: trained on precomputed features")
     weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
-    pretrained: bool = Field(
-        True, description="False: the backbone's weights are random, drawn from the seed"
-    )
+    pretrained: bool = Field(True, description="False: the weights are random, drawn from the seed")
     crop: int | None = Field(None, description="of the backbone's frame; None without a backbone")
     pool: str | None = Field(None, description="of the backbone's last map; None: the network's own")
-    tuned: bool = Field(
-        False, description="whether the backbone was fine-tuned; it is then stored next to the model"
-    )
-    backbone_key: str | None = Field(
-        None, description="of the features that it was trained on; None: not known"
-    )
-    label_threshold: float | None = Field(
-        None, description="cosine to a center from which its label is predicted"
-    )
+    tuned: bool = Field(False, description="whether a fine-tuned backbone is stored next to the model")
+    backbone_key: str | None = Field(None, description="of the features that it was trained on")
+    label_threshold: float | None = Field(None, description="least cosine to a center of a predicted label")
     shorter: tuple[ShorterCode, ...] = Field((), description="nested codes, the shortest first")
     seed: int
 
@@ -80,19 +71,12 @@ class Preprocessing(Options):
     shift: tuple[float, float, float]
     scale: tuple[float, float, float]
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.crop > self.resize:
-            raise ValueError(f"a crop of {self.crop} does not fit into {self.resize}")
-        return self
-
 
 class Shares(Options):
     """How the weights of an image's labels are computed."""
 
-    by: Literal["softmax", "equal", "ics"] = Field(
-        description="softmax of the output share_logits over the labels, 1/c, or the weight step of the ICS paper"
-    )
+    # A softmax of the output share_logits over the labels, 1/c, or the weight step of the ICS paper.
+    by: Literal["softmax", "equal", "ics"]
     beta: float | None = Field(None, gt=0, description="of ICS, Eq. (4)")
     entropy: float | None = Field(None, gt=0, description="of ICS: lambda, Eq. (10)")
     scale: float | None = Field(None, gt=0, description="of ICS: factor of the distances to the centers")
@@ -105,8 +89,6 @@ class Shares(Options):
     def _is_complete(self) -> Self:
         if self.by == "ics" and None in (self.beta, self.entropy, self.scale):
             raise ValueError("shares by 'ics' need beta, entropy and scale")
-        if self.form == "per_center" and self.solver == "exact":
-            raise ValueError("the form 'per_center' has no exact solver")
         return self
 
 
@@ -119,12 +101,8 @@ class PortableSpec(Options):
     bits: int = Field(ge=1, le=65_536)
     features: int = Field(ge=1, description="width of the input, or of all outputs if the input is an image")
     classes: tuple[str, ...]
-    centers: str | None = Field(
-        None, description="packed codes (C, ceil(K/8)) in base64; None without centers"
-    )
-    directions: str | None = Field(
-        None, description="the centers as logits are compared with them: float32 (C, K) in base64"
-    )
+    centers: str | None = Field(None, description="packed codes (C, ceil(K/8)) in base64")
+    directions: str | None = Field(None, description="rotated centers, float32 (C, K) in base64")
     label_threshold: float | None = None
     general_bits: int | None = Field(None, ge=1, le=65_536)
     probabilities: bool = False
@@ -139,15 +117,12 @@ class PortableSpec(Options):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        classes = len(self.classes)
-        if self.centers is not None and len(_decoded(self.centers)) != classes * packed_width(self.bits):
-            raise ValueError(f"centers do not fit {classes} classes at {self.bits} bits")
-        if self.directions is not None and len(_decoded(self.directions)) != 4 * classes * self.bits:
-            raise ValueError(f"directions do not fit {classes} classes at {self.bits} bits")
+        """Reject fields that contradict each other; arrays of other shapes raise ValueError when they are read."""
+        self.center_codes()
         directions = self.center_directions()
         if directions is not None and not np.isfinite(directions).all():
             raise ValueError("directions are not finite")
-        if len(set(self.classes)) != classes:
+        if len(set(self.classes)) != len(self.classes):
             raise ValueError("a class is named twice")
         if len({part is None for part in (self.centers, self.directions, self.shares)}) > 1:
             raise ValueError("of centers, directions and shares some are missing")
@@ -159,46 +134,33 @@ class PortableSpec(Options):
 
     def outputs(self) -> dict[str, int]:
         """Return the widths of the outputs that a search needs, by name; `code` is for other programs."""
-        classes = len(self.classes)
         widths = {"logits": self.bits}
         if self.general_bits is not None:
             widths["general"] = packed_width(self.general_bits)
         if self.probabilities:
-            widths["probability"] = classes
+            widths["probability"] = len(self.classes)
         if self.shares is not None and self.shares.by == "softmax":
-            widths["share_logits"] = classes
+            widths["share_logits"] = len(self.classes)
         return widths
 
     def center_codes(self) -> Codes | None:
         """Return the hash centers (C, K); None for a method without."""
         if self.centers is None:
             return None
-        packed = np.frombuffer(_decoded(self.centers), np.uint8).reshape(len(self.classes), -1)
-        return unpack(packed, self.bits)
+        packed = np.frombuffer(b64decode(self.centers, validate=True), np.uint8)
+        return unpack(packed.reshape(len(self.classes), packed_width(self.bits)), self.bits)
 
     def center_directions(self) -> NDArray[np.float32] | None:
         """Return the centers (C, K), rotated as the logits were; None for a method without."""
         if self.directions is None:
             return None
-        wide = np.frombuffer(_decoded(self.directions), "<f4").reshape(len(self.classes), self.bits)
-        return wide.astype(np.float32)
+        numbers = np.frombuffer(b64decode(self.directions, validate=True), "<f4")
+        return numbers.reshape(len(self.classes), self.bits).astype(np.float32)
 
 
-def encoded_centers(centers: Codes) -> str:
-    """Return centers (C, K) as text."""
-    return b64encode(pack(centers).tobytes()).decode()
-
-
-def encoded_directions(directions: NDArray[np.float32]) -> str:
-    """Return directions (C, K) as text."""
-    return b64encode(directions.astype("<f4").tobytes()).decode()
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"no base64: {error}") from None
+def base64_of(array: NDArray[Any]) -> str:
+    """Return the bytes of an array as text."""
+    return b64encode(array.tobytes()).decode()
 
 
 def file_name(path: str) -> str:
