@@ -185,12 +185,17 @@ def _method(name: str, cls: Any, facts: Facts) -> Method:
 
 def _family(cls: Any) -> Family | None:
     """By the class that it is based on; None if it is no method."""
-    from centerhash.losses.base import CentralLoss, HashingLoss
     from centerhash.methods.shallow.base import ShallowHash
 
-    bases: dict[type, Family] = {ShallowHash: "shallow", CentralLoss: "central", HashingLoss: "other"}
-    families = (family for base, family in bases.items() if issubclass(cls, base))
-    return None if inspect.isabstract(cls) else next(families, None)
+    if inspect.isabstract(cls):
+        return None
+    if issubclass(cls, ShallowHash):
+        return "shallow"
+    from centerhash.losses.base import CentralLoss, HashingLoss  # imports torch
+
+    if issubclass(cls, CentralLoss):
+        return "central"
+    return "other" if issubclass(cls, HashingLoss) else None
 
 
 def get_method(name: str) -> Method:
