@@ -57,7 +57,7 @@ def split(total: int, parts: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(edges)]
 
 
-def in_threads(work: Callable[[int], None], parts: int) -> None:
+def in_threads(work: Callable[[int], object], parts: int) -> None:
     """Call `work` with each number below `parts`, the first one in this thread."""
     if parts == 1:
         work(0)

@@ -103,27 +103,26 @@ class IsolatedDropout(Dropout):
             return super().mask(shape, like)
 
 
-def _product(left: Tensor, right: Tensor, threads: int) -> Tensor:
-    """Multiply matrices (M, D) and (D, N), the rows of the first cut among threads."""
-    product, parts = left.new_empty(len(left), right.shape[1]), split(len(left), threads)
-    in_threads(lambda part: torch.mm(left[parts[part]], right, out=product[parts[part]]), threads)
-    return product
-
-
 class _Product(torch.autograd.Function):
-    """Units (B, D) times weights (H, D) transposed, there and back, each by several threads."""
+    """Units (B, D) times weights (H, D) transposed, there and back, each cut by H among threads."""
 
     @staticmethod
     def forward(ctx: Any, units: Tensor, weight: Tensor, threads: int) -> Tensor:
         ctx.save_for_backward(units, weight)
-        ctx.threads = threads
-        return _product(units.detach(), weight.detach().T, threads)
+        ctx.parts = split(len(weight), threads)
+        units, weight = units.detach(), weight.detach()
+        product = units.new_empty(len(units), len(weight))
+        parts = [(weight[part].T, product[:, part]) for part in ctx.parts]
+        in_threads(lambda number: torch.mm(units, parts[number][0], out=parts[number][1]), threads)
+        return product
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
         units, weight = (saved.detach() for saved in ctx.saved_tensors)
-        inner = gradient @ weight if ctx.needs_input_grad[0] else None
-        return inner, _product(gradient.T, units, ctx.threads), None
+        slope = torch.empty_like(weight)
+        parts = [(gradient[:, part].T, slope[part]) for part in ctx.parts]
+        in_threads(lambda number: torch.mm(parts[number][0], units, out=parts[number][1]), len(parts))
+        return gradient @ weight if ctx.needs_input_grad[0] else None, slope, None
 
 
 class WideLinear(nn.Linear):

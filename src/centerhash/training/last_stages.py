@@ -61,11 +61,8 @@ class LastStageMaps:
             yield _as_maps(self._maps.read(rows[start : start + _CHUNK].tolist()), self._split)
 
     def untrained_features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute features (n, D) of rows before training; runs that share the maps compute them once."""
-        known = self._maps.untrained
-        if known is None or not np.array_equal(known[0], rows):
-            self._maps.untrained = known = rows, self._features(rows)
-        return known[1]
+        """Compute features (n, D) of rows before training."""
+        return self._features(rows)
 
     def tuned_features(self, tuned: Backbone) -> tuple[NDArray[Any], Splits]:
         """Compute features (N, D) of all images by the trained stages; the splits are those of training."""
@@ -119,7 +116,7 @@ def map_inputs(maps: MapTable, rows: Sequence[int], split: SplitBackbone, seed: 
         mirrored = np.random.default_rng((seed, epoch)).integers(2, size=len(rows)).astype(bool)
 
         def read(position: int) -> Maps:
-            return maps.read([rows[position]], [bool(mirrored[position])])
+            return maps.read([rows[position]], bool(mirrored[position]))
 
         for futures in batches_ahead(read, (batch.tolist() for batch in batches), _BATCHES_AHEAD):
             parts = [future.result() for future in futures]
