@@ -21,6 +21,7 @@ from centerhash.networks.heads import (
     WideLinear,
     build_head,
 )
+from centerhash.training.config import TrainConfig, resolve
 
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
@@ -220,7 +221,7 @@ def test_log_odds_shape_nothing() -> None:
 )
 def test_units_of_label_layers(presence: bool, given: int | None, units: int | None) -> None:
     options = HeadOptions(presence=presence, presence_hidden=given)
-    assert options.filled({}).presence_hidden == units
+    assert resolve(TrainConfig(method="csq", head=options)).head.presence_hidden == units
 
 
 def test_each_output() -> None:
@@ -236,7 +237,7 @@ def test_each_output() -> None:
 def test_products_in_threads(threads: int, norm: bool) -> None:
     options = HeadOptions(hidden=(7, 5), hidden_norm=norm, dropout=0, input_dropout=0, presence=True)
     torch.manual_seed(0)
-    head, inputs = build_head(6, 4, options.filled({}), 3), torch.randn(8, 6)
+    head, inputs = build_head(6, 4, options, 3), torch.randn(8, 6)
     wide = [layer for layer in head.modules() if isinstance(layer, WideLinear)]
     assert len(wide) == 3
     gradients = []

@@ -10,11 +10,8 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from centerhash.core.errors import ConfigError, InputError, unknown_name
@@ -56,7 +53,7 @@ def train(
     """Train a model on the training images of a dataset and return it.
 
     With `out`, the folder holds the whole run (model, codes, log): an interrupted run resumes to the same result, and
-    a finished one is loaded. Without `out`, only the returned model is kept.
+    a finished one is loaded. Without `out`, only the returned model is kept; fine-tuning needs it.
 
     Args:
         data: a dataset, or the path of one; missing splits are drawn with the seed.
@@ -103,7 +100,7 @@ def train(
             on_epoch=log_epochs(logger) if logger is not None and group.is_main else no_log,
         )
         if folder is None:
-            return _train_in_memory(dataset, config, context)
+            return fit_model(dataset, config, context).model
         with open_run(folder, dataset, config, group, overwrite=overwrite):
             return _train_into(folder, dataset, config, context)
 
@@ -123,23 +120,6 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
     return TrainConfig(**{**kept, **settings})
 
 
-def _train_in_memory(dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
-    """Train without keeping anything but the model, which reads a fine-tuned backbone from a temporary folder."""
-    if config.finetune == "off":
-        return fit_model(dataset, config, context).model
-    if context.group.size > 1:
-        raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
-    home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
-    try:
-        model = fit_model(dataset, config, replace(context, folder=Path(home.name))).model
-    except BaseException:
-        home.cleanup()
-        raise
-    drop_checkpoints(Path(home.name))
-    weakref.finalize(model, home.cleanup)
-    return model
-
-
 def _train_into(folder: Path, dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
     """Train into an open run's folder; a finished run is loaded."""
     if is_finished(folder):
@@ -154,13 +134,13 @@ def _train_into(folder: Path, dataset: Dataset, config: TrainConfig, context: Ru
 
 def as_dataset(data: Dataset | str | Path, seed: int) -> Dataset:
     """Return a dataset, or open the one at a path; splits that it does not name are drawn with `seed`."""
-    if isinstance(data, Dataset):
-        return data
     if isinstance(data, str | Path):
         return open_dataset(data, seed)
-    raise InputError(
-        f"data must be a Dataset or the path of one, got {type(data).__name__}: `open_dataset` opens folders."
-    )
+    if not isinstance(data, Dataset):
+        raise InputError(
+            f"data must be a Dataset or the path of one, got {type(data).__name__}: `open_dataset` opens folders."
+        )
+    return data
 
 
 def cache_folder(cache: str | Path | None) -> Path | None:
