@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.assignment import assign_centers
-from centerhash.centers import hash_centers
+from centerhash.centers import assign_centers, hash_centers
 from centerhash.core.errors import DataError
 from centerhash.core.parallel import torch_threads
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
