@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,6 @@ def readable_splits(dataset: Dataset, context: RunContext) -> Splits:
     if paths is None:
         return dataset.splits
     used = np.unique(np.concatenate([rows for _, rows in dataset.splits.items()])).tolist()
-
-    def check(path: Path) -> None:
-        load_image(path, at_least=64)
-
+    check = partial(load_image, at_least=64)
     _, broken = read_all(check, {row: paths[row] for row in used}, "checking", context.progress)
     return without_broken(dataset, broken, context)

@@ -28,6 +28,7 @@ from centerhash.training.config import Precision
 
 # one process may compute features for hours while the others wait
 _TIMEOUT = timedelta(days=2)
+_BACKENDS = {"cuda": "nccl", "cpu": "gloo", "mps": "gloo"}
 _FABRIC_PRECISION: dict[Precision, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -94,8 +95,7 @@ def _launched(device: torch.device, precision: Precision, size: int) -> Any:
 
     settings: dict[str, Any] = {"devices": 1 if device.index is None else [device.index]}
     if size > 1:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        backend = "nccl" if device.type == "cuda" else "gloo"
+        local, backend = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), _BACKENDS[device.type]
         strategy = DDPStrategy(process_group_backend=backend, timeout=_TIMEOUT)
         settings = {"devices": local, "num_nodes": size // local, "strategy": strategy}
     fabric = Fabric(accelerator=device.type, precision=_FABRIC_PRECISION[precision], **settings)

@@ -204,7 +204,7 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
             number, name = key.split(".", 1)
             state.setdefault(int(number), {})[name] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        if [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
+        if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
             raise ValueError("its log does not list the first epochs")
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DataError(
