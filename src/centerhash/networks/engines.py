@@ -78,7 +78,6 @@ class EngineRow:
     """One engine, and the library that it needs besides PyTorch."""
 
     name: str
-    title: str
     library: str | None = None
 
     @property
@@ -87,17 +86,9 @@ class EngineRow:
         return self.library is None or find_spec(self.library) is not None
 
 
-# The fastest first: the first that is installed is used without a GPU.
-ENGINES: Mapping[str, EngineRow] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            EngineRow("openvino", "compiled by OpenVINO, on the CPU", "openvino"),
-            EngineRow("onnx", "compiled by ONNX Runtime, on the CPU", "onnxruntime"),
-            EngineRow("torch", "PyTorch with folded batch norms, on any device"),
-        )
-    }
-)
+# The fastest first: the first that is installed is used without a GPU. PyTorch runs on any device.
+_ROWS = (EngineRow("openvino", "openvino"), EngineRow("onnx", "onnxruntime"), EngineRow("torch"))
+ENGINES: Mapping[str, EngineRow] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str:

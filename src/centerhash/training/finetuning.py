@@ -6,7 +6,7 @@ model, features, splits = fit_finetuned(dataset, config, context)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,13 +64,13 @@ def fit_finetuned(
     def build() -> TunedNetwork:
         head = build_head(backbone_of(config).features, config.bits, config.head, labels.shape[1])
         if start is not None:
-            head.load_state_dict(start.head)
+            head.load_state_dict(start[0])
         return TunedNetwork(part.train(), head, config.backbone_norms == "trained")
 
     def prepare() -> None:
         objective.prepare(labels)
         if start is not None:  # centers and proxies go on from it
-            objective.load_state_dict(start.objective)
+            objective.load_state_dict(start[1])
 
     def measure(network: TunedNetwork) -> float:
         device = context.group.device
@@ -113,17 +113,13 @@ def check_finetuning(dataset: Dataset, config: TrainConfig, context: RunContext)
         raise ConfigError("fine-tuning stores its backbone in the folder of the run: name one as `out=`.")
 
 
-class WarmStart(NamedTuple):
-    """What fine-tuning starts from: a head that was trained on frozen features, and what its loss learned."""
-
-    head: dict[str, Tensor]
-    objective: dict[str, Tensor]
-
-
 def warm_head(
     features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, context: RunContext
-) -> WarmStart:
-    """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training.
+
+    Return the tensors of the head, and those that its loss learned.
+    """
     kept = ("method", "bits", "shorter", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
     objective = make_objective(config, labels)
@@ -133,7 +129,7 @@ def warm_head(
 
     warming = replace(context, checkpoint_name=HEAD_CHECKPOINT, progress=progress, on_epoch=no_log)
     head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, warming)
-    return WarmStart(head.state_dict(), objective.state_dict())
+    return head.state_dict(), objective.state_dict()
 
 
 class TunedNetwork(nn.Module):
