@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centerhash.assignment import assign_centers, cooccurrence
-from centerhash.centers import hash_centers
+from centerhash.centers import assign_centers, cooccurrence, hash_centers
 from centerhash.core.errors import InputError
 
 

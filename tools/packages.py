@@ -27,8 +27,7 @@ PACKAGES = {
     "evaluation": "mAP and other metrics",
     "data": "datasets, layouts, images, downloads",
     "separation": "MDSH's search for hash centers",
-    "centers": "hash centers of the classes",
-    "assignment": "which class gets which center",
+    "centers": "hash centers, and which class gets which",
     "weights": "instance weights of ICS",
     "losses": "one loss per method",
     "methods": "the registry, shallow methods",
@@ -131,7 +130,7 @@ def passed() -> dict[str, list[str]]:
         run, first = Path(folder) / "run", Path(folder) / "first"
 
         def train(out: Path = run) -> None:
-            ch.evaluate(ch.train(data, method="ics", bits=16, epochs=1, out=out, progress=False), data)
+            ch.evaluate(ch.train(data, method="ics", epochs=1, out=out, progress=False), data)
 
         train(first)  # imports everything
         training = files_passed(train)

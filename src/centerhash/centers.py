@@ -17,10 +17,15 @@ Matrices are built by Sylvester, by Paley over primes, and by Kronecker products
 miss 52, 92, 100, 116, 156, 172, 184, 188, 232, 236 and 244.
 
 The smallest distance of random centers is 2 for 80 classes at 16 bits, where mdsh finds 6. Once classes that share images
-have near centers (assignment.py), uneven distances serve as well, so centers are random until they are crowded.
+have near centers (`assign_centers`), uneven distances serve as well, so centers are random until they are crowded.
 
 H is normalized, so that its first row is constant and every other row has exactly K/2 ones; the constant row is used
 only when the others do not suffice, because Sec. 3.2 requires half of the bits to be +1.
+
+`assign_centers` decides which class gets which center: classes that share images should have centers that share bits. An
+image with two labels is pulled to two centers. Where they agree in many bits, one code can be near both; where they are
+opposite, it can be near neither. Hadamard rows are all equally far apart, so this matters for [H; -H], which holds
+opposite pairs, and for random centers, that is for many classes at few bits.
 """
 
 from __future__ import annotations
@@ -28,12 +33,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from centerhash.codes import Codes, pack
 from centerhash.core.checks import whole_number
-from centerhash.core.errors import ConfigError, unknown_name
+from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.separation import (
     guaranteed_distance,
     quality,
@@ -46,6 +53,7 @@ from centerhash.separation import (
 KINDS = ("auto", "hadamard", "random", "mdsh", "bernoulli", "printed")
 MIN_BITS, MAX_BITS, MAX_CLASSES = 8, 1024, 1_000_000
 CROWDED = 4  # classes per bit
+MOST_CLASSES = 1024  # a swap costs C^2 and about C swaps are made: a second at 1,024 classes
 
 
 def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> Codes:
@@ -225,3 +233,66 @@ def _draw_dense(classes: int, bits: int, rng: np.random.Generator) -> Codes:
     balanced = np.lexsort((rng.random(len(numbers)), imbalance))[:classes]
     ones = rng.permutation(balanced)[:, None] >> np.arange(bits) & 1
     return np.where(ones, np.int8(1), np.int8(-1))
+
+
+def cooccurrence(labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Cosine (C, C) between the columns of labels (N, C): how often two classes share an image; 0 on the diagonal."""
+    counts = labels.astype(np.float32).T @ labels.astype(np.float32)
+    size = np.sqrt(np.maximum(np.diag(counts), 1))
+    together: NDArray[np.float64] = (counts / np.outer(size, size)).astype(np.float64)
+    np.fill_diagonal(together, 0)
+    return together
+
+
+def assign_centers(centers: NDArray[np.int8], labels: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """Reorder centers (C, K) so that sum_ij A_ij <v_i, v_j> is large, A the co-occurrence in labels (N, C).
+
+    Starts from their order and makes the best swap of two classes until none improves: a local optimum of
+    this quadratic assignment problem. Past `MOST_CLASSES` classes the order stays as it is.
+    """
+    classes, bits = centers.shape
+    if labels.ndim != 2 or labels.shape[1] != classes:
+        raise InputError(
+            f"labels of shape {labels.shape} do not fit {classes} centers: they must be (N, {classes})."
+        )
+    if classes < 3 or classes > MOST_CLASSES:
+        return centers
+    together = cooccurrence(labels)
+    order = np.arange(classes)
+    inner = centers.astype(np.float64) @ centers.T.astype(np.float64)
+    attraction = together @ inner  # (C, C): how well class a would sit at the center of class b
+    for _ in range(20 * classes):
+        gain = _swap_gains(together, inner, attraction, bits)
+        first, second = np.unravel_index(int(gain.argmax()), gain.shape)
+        if gain[first, second] <= 1e-9:
+            break
+        order[[first, second]] = order[[second, first]]
+        swap = np.arange(classes)
+        swap[[first, second]] = second, first
+        swapped = inner[np.ix_(swap, swap)]
+        changed = swapped - inner
+        attraction += _product_of_change(together, changed, int(first), int(second))
+        inner = swapped
+    return centers[order]
+
+
+def _swap_gains(
+    together: NDArray[np.float64], inner: NDArray[np.float64], attraction: NDArray[np.float64], bits: int
+) -> NDArray[np.float64]:
+    """Half of what the objective gains when classes a and b swap their centers, for every pair (C, C)."""
+    current = np.diag(attraction)
+    gains: NDArray[np.float64] = (
+        attraction + attraction.T - current[:, None] - current[None, :] - 2 * together * (bits - inner)
+    )
+    return gains
+
+
+def _product_of_change(
+    together: NDArray[Any], changed: NDArray[Any], first: int, second: int
+) -> NDArray[np.float64]:
+    """together @ changed, where only two rows and two columns of `changed` are not zero."""
+    product: NDArray[np.float64] = together[:, [first, second]] @ changed[[first, second], :]
+    rest = changed[:, [first, second]].copy()
+    rest[[first, second], :] = 0  # these rows are in the product above already
+    product[:, [first, second]] += together @ rest
+    return product

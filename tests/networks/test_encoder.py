@@ -192,17 +192,11 @@ def test_arrays_that_are_no_image(array: object) -> None:
 
 def test_stream(pictures: list[Path], tmp_path: Path) -> None:
     images = [*pictures[:3], tmp_path / "gone.png", pictures[3]]
-
-    def key(image: object) -> str | None:
-        return None if image == pictures[1] else Path(str(image)).stem
-
-    steps = list(Encoder(LITE0, device="cpu").stream(images, key, batch=3))
+    steps = list(Encoder(LITE0, device="cpu").stream(images, batch=3))
     assert [step.seen for step in steps] == [3, 2]
-    assert [step.places for step in steps] == [[0, 2], [4]]
-    assert [step.keys for step in steps] == [[pictures[0].stem, pictures[2].stem], [pictures[3].stem]]
-    assert [step.known for step in steps] == [1, 0]
+    assert [step.places for step in steps] == [[0, 1, 2], [4]]
     assert [list(step.broken) for step in steps] == [[], [3]]
-    assert [step.features.shape for step in steps] == [(2, LITE0.features), (1, LITE0.features)]
+    assert [step.features.shape for step in steps] == [(3, LITE0.features), (1, LITE0.features)]
 
 
 def test_mirrored_stream(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from centerhash.networks.heads import (
     WideLinear,
     build_head,
 )
+from centerhash.training.config import TrainConfig, resolve
 
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
@@ -32,7 +33,7 @@ def test_linear_head() -> None:
     torch.testing.assert_close(head(features).logits, features @ linear.weight.T + linear.bias)
 
 
-BLOCK = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
+BLOCK = [WideLinear, nn.BatchNorm1d, nn.ReLU, Dropout]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ BLOCK = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
         ),
         (
             {"standardise": False, "hidden": (12,), "hidden_norm": False},
-            [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear],
+            [Dropout, WideLinear, nn.ReLU, Dropout, nn.Linear],
         ),
     ],
 )
@@ -220,7 +221,7 @@ def test_log_odds_shape_nothing() -> None:
 )
 def test_units_of_label_layers(presence: bool, given: int | None, units: int | None) -> None:
     options = HeadOptions(presence=presence, presence_hidden=given)
-    assert options.filled({}).presence_hidden == units
+    assert resolve(TrainConfig(method="csq", head=options)).head.presence_hidden == units
 
 
 def test_each_output() -> None:
@@ -231,24 +232,24 @@ def test_each_output() -> None:
     assert HeadOutput(torch.ones(2, 3)).each(torch.neg).class_logits is None
 
 
-def test_products_in_threads() -> None:
-    for threads in (1, 2, 3):
-        for learning in (True, False):
-            options = HeadOptions(hidden=(7, 5), hidden_norm=False, dropout=0, input_dropout=0, presence=True)
-            heads = []
-            for count in (None, threads):
-                torch.manual_seed(0)
-                heads.append(build_head(6, 4, options.filled({}), 3, count).train(learning))
-            assert list(heads[0].state_dict()) == list(heads[1].state_dict())
-            inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
-            gradients = []
-            for head in heads:
-                output = head(inputs)
-                assert output.label_log_odds is not None
-                (output.logits.square().sum() + output.label_log_odds.square().sum()).backward()
-                gradients.append([parameter.grad for parameter in head.parameters()])
-            torch.testing.assert_close(gradients[1], gradients[0])
-            assert sum(isinstance(layer, WideLinear) for layer in heads[1].modules()) == 3
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("norm", [False, True])
+def test_products_in_threads(threads: int, norm: bool) -> None:
+    options = HeadOptions(hidden=(7, 5), hidden_norm=norm, dropout=0, input_dropout=0, presence=True)
+    torch.manual_seed(0)
+    head, inputs = build_head(6, 4, options, 3), torch.randn(8, 6)
+    wide = [layer for layer in head.modules() if isinstance(layer, WideLinear)]
+    assert len(wide) == 3
+    gradients = []
+    for count in (1, threads):
+        for layer in wide:
+            layer.threads = count
+        head.zero_grad()
+        output = head(inputs)
+        assert output.label_log_odds is not None
+        (output.logits.square().sum() + output.label_log_odds.square().sum()).backward()
+        gradients.append([parameter.grad for parameter in head.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_rotation_is_the_identity_until_set() -> None:

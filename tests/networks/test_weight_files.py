@@ -59,24 +59,11 @@ def write(path: Path, content: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
-@pytest.mark.parametrize("prefix", ["", "module.", "model.", "network.", "module.model."])
-def test_weights_are_read_by_content(tmp_path: Path, name: str, prefix: str) -> None:
+def test_weights_are_read_by_content(tmp_path: Path, name: str) -> None:
     tensors = state()
-    path = write(tmp_path / name, {prefix + key: tensor for key, tensor in tensors.items()})
-    found = read_weights(path.rename(tmp_path / "without_suffix"))
+    found = read_weights(write(tmp_path / name, tensors).rename(tmp_path / "without_suffix"))
     assert sorted(found) == sorted(tensors)
     assert all(torch.equal(found[key], tensors[key]) for key in tensors)
-
-
-@pytest.mark.parametrize("wrapper", ["state_dict", "model", "model_state_dict"])
-def test_weights_of_a_checkpoint(tmp_path: Path, wrapper: str) -> None:
-    path = write(tmp_path / "w.pth", {"epoch": 3, wrapper: {f"module.{k}": v for k, v in state().items()}})
-    assert read_weights(path).keys() == state().keys()
-
-
-def test_prefix_of_some_names_stays(tmp_path: Path) -> None:
-    path = write(tmp_path / "w.pth", {"model.a": torch.zeros(1), "other.b": torch.zeros(1)})
-    assert sorted(read_weights(path)) == ["model.a", "other.b"]
 
 
 @pytest.mark.parametrize("protocol", ["torch", "plain pickle"])
@@ -127,12 +114,9 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     tensors = state()
     del tensors["norm.bias"]
     tensors.update({"norm.weight": torch.zeros(7), "headless.weight": torch.zeros(1)})
-    network = small_network()
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with pytest.raises(DataError) as caught:
-        load_weights(network, write(tmp_path / "w.pth", tensors), ["head"])
-    assert all(name in str(caught.value) for name in ("norm.bias", "headless.weight", "(7,), not (4,)"))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+        load_weights(small_network(), write(tmp_path / "w.pth", tensors), ["head"])
+    assert all(name in str(caught.value) for name in ("w.pth", "norm.bias", "headless.weight", "norm.weight"))
 
 
 def test_missing_weight_file(tmp_path: Path) -> None:
@@ -259,14 +243,9 @@ def test_damaged_file_of_the_hub(hub: LocalHub, content: bytes) -> None:
         get_backbone("timm:test_resnet").load()
 
 
-def test_old_repository(hub: LocalHub) -> None:
-    hub.put(REPOSITORY, {"pytorch_model.bin": b"old weights"})
-    assert Hub(REPOSITORY).fetch().read_bytes() == b"old weights"
-
-
 def test_repository_without_weights(hub: LocalHub) -> None:
     hub.put(REPOSITORY, {})
-    with pytest.raises(DataError, match=r"model\.safetensors, pytorch_model"):
+    with pytest.raises(DataError, match=r"model\.safetensors"):
         Hub(REPOSITORY).fetch()
 
 
@@ -295,4 +274,4 @@ def test_rows_of_backbones(caches: Path) -> None:
 def test_command_lists_backbones() -> None:
     assert cli("backbones", "--json").json == backbone_rows()
     shown = cli("backbones").out
-    assert all(name in shown for name in (*BACKBONES, "57,003,840", "224 of 256"))
+    assert all(name in shown for name in (*BACKBONES, "57,003,840", "mean+max"))

@@ -37,11 +37,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile a loop to machine code, kept on disk between processes where numba finds a folder it may write.
+    """Compile a loop to machine code, kept on disk between processes if numba finds a folder that it may write.
 
-    It releases the interpreter lock, so plain threads run it side by side. numba's own parallel loops are not used: they
-    go through OpenMP and change the number of threads that torch computes with in the same process. ConfigError if numba
-    is not installed.
+    It releases the interpreter lock, so plain threads run it side by side. numba's own parallel loops would change the
+    number of threads of torch.
     """
     njit = require("numba").njit
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -57,7 +56,7 @@ def split(total: int, parts: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(edges)]
 
 
-def in_threads(work: Callable[[int], None], parts: int) -> None:
+def in_threads(work: Callable[[int], object], parts: int) -> None:
     """Call `work` with each number below `parts`, the first one in this thread."""
     if parts == 1:
         work(0)
@@ -72,8 +71,7 @@ def in_threads(work: Callable[[int], None], parts: int) -> None:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# number of images that are read together
-_BATCH = 64
+_IMAGES_AT_ONCE = 64
 
 
 def batches_ahead(
@@ -104,7 +102,7 @@ def read_all(
     results: dict[int, Result] = {}
     broken: dict[int, ImageError] = {}
     rows = list(images)
-    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    batches = [rows[at : at + _IMAGES_AT_ONCE] for at in range(0, len(rows), _IMAGES_AT_ONCE)]
     for batch, futures in zip(batches, batches_ahead(lambda row: read(images[row]), batches), strict=True):
         for row, future in zip(batch, futures, strict=True):
             try:
@@ -115,15 +113,14 @@ def read_all(
     return results, broken
 
 
-# how OpenMP's threads wait for each other: read once, when torch loads its OpenMP library
+# Read once, when torch loads its OpenMP library.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def use_passive_omp_wait() -> None:
     """Let threads of torch sleep while they wait, unless the user has chosen how they wait or torch is there already.
 
-    By default they spin. On a machine that does other work too, a spinning thread takes the CPU from the very
-    thread that it waits for, and an epoch of seconds takes a minute.
+    A spinning thread takes the CPU from the very thread that it waits for if the machine does other work too.
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -144,10 +141,7 @@ def torch_threads(count: int) -> Iterator[int]:
 
 @contextmanager
 def one_numpy_thread() -> Iterator[None]:
-    """Let numpy use one thread meanwhile: for decompositions, and for many small products in a row.
-
-    Its threads spin while they wait for each other, and beside other programs that takes many times as long.
-    """
+    """Let numpy use one thread meanwhile: its threads spin, which takes many times as long beside other programs."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     with threadpool_limits(1, "blas"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from centerhash.assignment import cooccurrence
+from centerhash.centers import cooccurrence
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Option
 from centerhash.losses.base import Batch

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.assignment import MOST_CLASSES, assign_centers
-from centerhash.centers import hash_centers
+from centerhash.centers import MOST_CLASSES, assign_centers, hash_centers
 from centerhash.codes import Codes
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 

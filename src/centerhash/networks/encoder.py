@@ -11,11 +11,10 @@ there are. The network is loaded once, when the first image needs it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,25 +42,17 @@ BATCH = 32
 # images per shard of cached features: a few seconds of work on a small machine
 SHARD = 256
 
-# of an image; None: leave it out, it is known
-Key: TypeAlias = Callable[[ImageSource], str | None]
-# key, and pixels (crop, crop, 3); None where left out
-_Read: TypeAlias = tuple[str | None, NDArray[np.uint8] | None]
-
 
 @dataclass(frozen=True)
 class Step:
-    """What became of a batch of images.
+    """What became of a batch of `seen` images.
 
-    Of `seen` images, those at `places` of the whole stream were read, with `keys` and features (n, D); `known` ones were
-    left out since their key was None, and the `broken` ones are listed by their place.
+    Those at `places` of the whole stream were read and have features (n, D), the `broken` ones are listed by their place.
     """
 
     seen: int
     places: list[int]
-    keys: list[str]
     features: NDArray[np.float32]
-    known: int
     broken: dict[int, ImageError]
 
 
@@ -169,48 +160,27 @@ class Encoder:
         return np.concatenate(parts)
 
     def stream(
-        self,
-        images: Sequence[ImageSource],
-        key: Key | None = None,
-        batch: int = BATCH,
-        *,
-        mirrored: bool = False,
+        self, images: Sequence[ImageSource], batch: int = BATCH, *, mirrored: bool = False
     ) -> Generator[Step, None, None]:
-        """Yield the features of images, or of their mirror images, batch by batch.
+        """Yield the features of images, or of their mirror images, batch by batch."""
 
-        Images whose `key` is None are left out. The key is computed in the threads that decode, so hashing a file is
-        prefetched as well.
-        """
-
-        def read(place: int) -> _Read:
-            name = "" if key is None else key(images[place])
-            if name is None:
-                return None, None
+        def read(place: int) -> NDArray[np.uint8]:
             pixels = self.pixels(images[place])
-            return name, pixels[:, ::-1] if mirrored else pixels
+            return pixels[:, ::-1] if mirrored else pixels
 
         batches = [range(start, min(start + batch, len(images))) for start in range(0, len(images), batch)]
         for places, futures in zip(batches, batches_ahead(read, batches), strict=True):
-            yield self._step(places, futures)
-
-    def _step(self, batch: Sequence[int], futures: Sequence[Future[_Read]]) -> Step:
-        """Wait for a batch's pixels and send them through the network."""
-        read: dict[int, tuple[str, NDArray[np.uint8]]] = {}
-        broken: dict[int, ImageError] = {}
-        for place, future in zip(batch, futures, strict=True):
-            try:
-                name, pixels = future.result()
-            except ImageError as error:
-                broken[place] = error
-                continue
-            if name is not None and pixels is not None:
-                read[place] = name, pixels
-        stacked = [pixels for _, pixels in read.values()]
-        features = np.zeros((0, self.backbone.features), dtype=np.float32)
-        if stacked:
-            features = self.engine.features(np.stack(stacked))
-        known = len(batch) - len(read) - len(broken)
-        return Step(len(batch), list(read), [name for name, _ in read.values()], features, known, broken)
+            pixels: dict[int, NDArray[np.uint8]] = {}
+            broken: dict[int, ImageError] = {}
+            for place, future in zip(places, futures, strict=True):
+                try:
+                    pixels[place] = future.result()
+                except ImageError as error:
+                    broken[place] = error
+            features = np.zeros((0, self.backbone.features), dtype=np.float32)
+            if pixels:
+                features = self.engine.features(np.stack(list(pixels.values())))
+            yield Step(len(places), list(pixels), features, broken)
 
     def table(
         self,
@@ -225,10 +195,9 @@ class Encoder:
         `cache` is the cache's folder, None for no cache. It does not tell engines apart: their features differ by
         float32 rounding (1e-6 of the largest), as PyTorch's own do by device and by folding.
         """
-        features = np.zeros((len(paths), self.backbone.features), dtype=np.float32)
-        store = None
-        if cache is not None:
-            store = ArrayCache(cache / self.backbone.key, self.backbone.features, np.float32)
+        width = self.backbone.features
+        features = np.zeros((len(paths), width), dtype=np.float32)
+        store = None if cache is None else ArrayCache(cache / self.backbone.key, width, np.float32)
         keys, broken = content_keys(paths)
         known = set() if store is None else store.available(keys.values())
         cached = [row for row, key in keys.items() if key in known]

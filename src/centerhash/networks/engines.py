@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
@@ -77,7 +78,6 @@ class EngineRow:
     """One engine, and the library that it needs besides PyTorch."""
 
     name: str
-    title: str
     library: str | None = None
 
     @property
@@ -86,17 +86,9 @@ class EngineRow:
         return self.library is None or find_spec(self.library) is not None
 
 
-# the fastest first: the first that is here is taken where there is no GPU
-ENGINES: Mapping[str, EngineRow] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            EngineRow("openvino", "compiled by OpenVINO, on the CPU", "openvino"),
-            EngineRow("onnx", "compiled by ONNX Runtime, on the CPU", "onnxruntime"),
-            EngineRow("torch", "PyTorch with folded batch norms, on any device"),
-        )
-    }
-)
+# The fastest first: the first that is installed is used without a GPU. PyTorch runs on any device.
+_ROWS = (EngineRow("openvino", "openvino"), EngineRow("onnx", "onnxruntime"), EngineRow("torch"))
+ENGINES: Mapping[str, EngineRow] = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str:
@@ -121,20 +113,13 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
 
 
 def choose_portable_engine(name: str = "auto", device: str | torch.device = "auto") -> str:
-    """Return the engine for a model in one ONNX file: as named, or ONNX Runtime. It needs no PyTorch.
-
-    OpenVINO takes as long for an image and longer to start.
-    """
+    """Return the engine for a model in one ONNX file: as named, or ONNX Runtime, which starts faster than OpenVINO."""
     if name == "torch" or str(device) not in ("auto", "cpu"):
         raise ConfigError(
             f"this model is an ONNX file, which runs on the CPU, not by engine '{name}' on device '{device}'. Pass "
             f'`engine="auto"` and `device="auto"`, or encode with the model of the run.'
         )
-    if name == "auto" and not ENGINES["onnx"].is_here:
-        raise ConfigError(
-            "a model needs onnxruntime to run, which is not installed: pip install onnxruntime."
-        )
-    return "onnx" if name == "auto" else choose_engine(name)
+    return choose_engine("onnx" if name == "auto" else name)
 
 
 def open_engine(
@@ -148,34 +133,25 @@ def open_engine(
     A network that cannot be converted runs in PyTorch, with a warning that gives the reason; an engine chosen by name
     raises ConfigError instead.
     """
-    if isinstance(backbone, PortableNetwork):
-        return _open_portable(backbone, choose_portable_engine(engine, device))
-    chosen = choose_engine(engine, device)
-    if chosen == "torch":
-        return TorchEngine(backbone, device)
+    portable = isinstance(backbone, PortableNetwork)
+    chosen = choose_portable_engine(engine, device) if portable else choose_engine(engine, device)
     try:
+        if isinstance(backbone, PortableNetwork):
+            return CompiledEngine(chosen, backbone, backbone.content(), backbone.outputs)
+        if chosen == "torch":
+            return TorchEngine(backbone, device)
         return open_compiled(chosen, backbone, folder)
     except CenterhashError:
         raise  # of the backbone itself, such as missing weights: PyTorch would raise the same
     # exporter and compilers raise nearly anything for operators that they do not know
     except Exception as error:
         reason = f"{backbone.name} cannot be run by engine '{chosen}' ({first_line(error)})"
+        if isinstance(backbone, PortableNetwork):
+            raise DataError(f"{reason}.") from error
         if engine != "auto":
             raise ConfigError(f'{reason}: pass `engine="torch"`, or auto.') from error
         warning = f'{reason}: PyTorch runs it instead, more slowly; `engine="torch"` saves the attempt.'
         return TorchEngine(backbone, device, (warning,))
-
-
-def _open_portable(network: PortableNetwork, name: str) -> CompiledEngine:
-    """Compile a whole model; DataError if it cannot be run, or has other outputs than announced."""
-    content = network.content()
-    try:
-        return CompiledEngine(name, network, _COMPILERS[name](content, streams(), network.outputs))
-    except CenterhashError:
-        raise
-    except Exception as error:  # the libraries' errors have no common class
-        reason = f"the model '{network.name}' cannot be run by engine '{name}': {first_line(error)}"
-        raise DataError(reason) from error
 
 
 def check_pixels(pixels: Pixels, size: int) -> None:
@@ -220,17 +196,19 @@ class CompiledEngine:
     not depend on the batch that it came in, and a single image costs no more than one.
     """
 
+    warnings: tuple[str, ...] = ()
+
     def __init__(
         self,
         name: str,
         backbone: Backbone | PortableNetwork,
-        runner: Runner,
-        warnings: tuple[str, ...] = (),
+        model: bytes,
+        outputs: tuple[str, ...] = ("features",),
     ) -> None:
-        self.name, self.backbone, self.warnings = name, backbone, warnings
-        self._runner = runner
+        self.name, self.backbone = name, backbone
+        self._runner = _COMPILERS[name](model, streams(), outputs)
         # once in this thread: OpenVINO sets up tables at its first call, and two first calls at once were seen to lock up
-        first = runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
+        first = self._runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
         if first.shape != (1, backbone.features):
             raise ValueError(f"its features have shape {first.shape}, not (1, {backbone.features})")
         self._streams = ThreadPoolExecutor(max_workers=streams(), thread_name_prefix=name)
@@ -243,7 +221,7 @@ class CompiledEngine:
         return np.concatenate(rows) if rows else np.zeros((0, self.backbone.features), dtype=np.float32)
 
 
-# a network that is ready to run; safe to use from several threads
+# A network that is ready to run; safe to use from several threads.
 Engine: TypeAlias = TorchEngine | CompiledEngine
 
 
@@ -260,27 +238,40 @@ def streams() -> int:
     return int(named) if named.isdecimal() and int(named) > 0 else cpu_count()
 
 
-def open_compiled(name: str, backbone: Backbone, folder: Path | None = None) -> CompiledEngine:
+def open_compiled(name: str, backbone: Backbone, folder: Path | None) -> CompiledEngine:
     """Compile a backbone, out of `folder` if it was converted before; raises whatever the libraries raise."""
-    compile_network, file = _COMPILERS[name], stored_file(name, backbone, folder)
-    stored = None if file is None else stored_network(file)
-    if stored is not None:
-        return CompiledEngine(name, backbone, compile_network(stored, streams()))
+    file = _stored_file(name, backbone, folder)
+    if file is not None and file.exists():
+        with suppress(DataError):  # a damaged file is converted again
+            return CompiledEngine(name, backbone, read_npz(file, "onnx")["onnx"].tobytes())
     network = backbone.load()
     model = converted(network, backbone.crop)
-    runner = compile_network(model, streams())
-    _check_agreement(runner, network, backbone.crop)
-    warnings: tuple[str, ...] = ()
+    engine = CompiledEngine(name, backbone, model)
+    _check_agreement(engine, network, backbone.crop)
     if file is not None:
         try:
             # an .npz and not the bare bytes: it carries a checksum
             write_npz(file, {"onnx": np.frombuffer(model, dtype=np.uint8)})
         except OutputError as error:
-            warnings = (f"the converted network is not kept, so the next start converts it again: {error}",)
-    return CompiledEngine(name, backbone, runner, warnings)
+            reason = f"the converted network is not kept, so the next start converts it again: {error}"
+            engine.warnings = (reason,)
+    return engine
 
 
-def _check_agreement(runner: Runner, network: nn.Module, size: int) -> None:
+def _stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path | None:
+    """Return where a converted backbone is kept: by its own key and the versions of all that decide the conversion.
+
+    None without a folder and for random weights, which no key tells apart from those of another network.
+    """
+    if folder is None or backbone.weights is None:
+        return None
+    packages = ("torch", "torchvision", "timm", ENGINES[engine].library or engine)
+    versions = "-".join(f"{package}{metadata.version(package)}" for package in packages)
+    name = re.sub(r"[^\w.+-]", "_", f"{backbone.key}-{versions}")
+    return folder / f"{name}.npz"
+
+
+def _check_agreement(engine: CompiledEngine, network: nn.Module, size: int) -> None:
     """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one.
 
     The image is random, of 8 x 8 squares.
@@ -293,15 +284,9 @@ def _check_agreement(runner: Runner, network: nn.Module, size: int) -> None:
     pixels = np.ascontiguousarray(fine)
     with torch.inference_mode():
         expected = network(torch.from_numpy(pixels)).float().numpy()
-    features = runner(pixels)
-    if features.shape != expected.shape:
-        raise ValueError(f"its features have shape {features.shape}, not {expected.shape}")
-    largest = float(np.abs(features - expected).max())
+    largest = float(np.abs(engine.features(pixels) - expected).max())
     if not largest <= AGREEMENT * float(np.abs(expected).max()):  # NaN is no agreement
         raise ValueError(f"its features differ from PyTorch's by up to {largest:.2g}")
-
-
-# A network from PyTorch to ONNX, and the folder that keeps converted ones
 
 
 def converted(
@@ -339,41 +324,13 @@ def traced(
     return stream.getvalue()
 
 
-def stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path | None:
-    """Return where a converted backbone is kept: by its own key and the versions of all that decide the conversion.
-
-    None without a folder and for random weights, which no key tells apart from those of another network.
-    """
-    if folder is None or backbone.weights is None:
-        return None
-    packages = ("torch", "torchvision", "timm", ENGINES[engine].library or engine)
-    versions = "-".join(f"{package}{metadata.version(package)}" for package in packages)
-    name = re.sub(r"[^\w.+-]", "_", f"{backbone.key}-{versions}")
-    return folder / f"{name}.npz"
-
-
-def stored_network(file: Path) -> bytes | None:
-    """Return a converted network as it was kept; None if there is none, or a damaged one, which is converted again."""
-    if not file.exists():
-        return None
-    try:
-        return read_npz(file, "onnx")["onnx"].tobytes()
-    except DataError:
-        return None
-
-
-# A converted network compiled by one library, as a function of one image
-
-
 def onnx_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
-    """ONNX Runtime; any number of threads may run a session, so that `streams` is not needed."""
+    """Compile by ONNX Runtime; any number of threads may run a session, so that `streams` is not needed."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # the streams are the threads
-    options.enable_mem_pattern = (
-        False  # a plan of memory for one shape of input: as quick without, 15 MB smaller
-    )
+    options.enable_mem_pattern = False  # as quick without, and 15 MB smaller
     options.log_severity_level = 3  # warnings are not for users; errors are raised
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
@@ -385,18 +342,16 @@ def onnx_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("feature
 
 
 def _side_by_side(parts: list[NDArray[Any]]) -> Floats:
-    """Outputs (B, ...) of any type as one array (B, D) of float32."""
+    """Join outputs (B, ...) of any type to one array (B, D) of float32."""
     return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
 
 
-def openvino_runner(
-    model: bytes, streams: int, outputs: tuple[str, ...] = ("features",), precision: str = "f32"
-) -> Runner:
-    """OpenVINO in float32: its own default is 16-bit arithmetic if the CPU has some, which flips bits of codes."""
+def openvino_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
+    """Compile by OpenVINO in float32: its default is 16-bit arithmetic if the CPU has some, which flips bits of codes."""
     openvino = require("openvino")
 
     settings = {
-        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_PRECISION_HINT": "f32",
         "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": streams,
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores

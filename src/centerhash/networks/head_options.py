@@ -30,20 +30,8 @@ class HeadOptions(Options):
     )
     evidence: bool | None = setting(None, "add class logits, for label weights", "Head", shown="the method's")
     presence: bool | None = setting(
-        None,
-        "add label probabilities, for searches by labels",
-        "Head",
-        shown="the method's",
+        None, "add label probabilities, for searches by labels", "Head", shown="the method's"
     )
     presence_hidden: int | None = Field(
         None, ge=1, description="units of the hidden layer of the label probabilities; None: 1024"
     )
-
-    def filled(self, defaults: dict[str, bool]) -> HeadOptions:
-        """Fill in the options that were left to the method: False unless named in `defaults`."""
-        open_ones = ("divide", "rotate", "evidence", "presence")
-        unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
-        filled = self.model_copy(update=unset)
-        if filled.presence and self.presence_hidden is None:
-            filled = filled.model_copy(update={"presence_hidden": LABEL_UNITS})
-        return filled

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
-from centerhash.core.parallel import in_threads, split, torch_threads
+from centerhash.core.parallel import in_threads, split
 from centerhash.losses.base import HeadOutput
 from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
@@ -72,83 +72,26 @@ class DivideAndEncode(nn.Module):
         return (slices * (self.weight * self.used)).sum(dim=2) + self.bias
 
 
-def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
-    """Return what dropout multiplies by: 0 with probability p, else 1 / (1 - p); of the type and on the device of `like`.
-
-    On a CPU, where torch's own masks take half as long as the matrix products, a random word stands for eight entries,
-    and numpy compares them, seven times as fast as torch.
-    """
-    least = 256 * p
-    if like.device.type != "cpu" or least != int(least):
-        return nn.functional.dropout(torch.ones(*shape, dtype=like.dtype, device=like.device), p)
-    count = math.prod(shape)
-    random = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)[:count]
-    kept = torch.from_numpy((random.numpy() >= int(least)).astype(np.float32))
-    return kept.to(like.dtype).mul_(1 / (1 - p)).view(*shape)
-
-
 class Dropout(nn.Dropout):
-    """Dropout by `dropout_mask`."""
+    """Dropout whose masks are quick to draw on a CPU, where torch's own take half as long as the matrix products."""
 
     def forward(self, units: Tensor) -> Tensor:
         """Return units (B, U), some of them 0 while the head learns."""
         return units * self.mask(units.shape, units) if self.training and self.p else units
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return what a batch of this shape is multiplied by."""
-        return dropout_mask(shape, self.p, like)
+        """Return what a batch of this shape is multiplied by: 0 with probability p, else 1 / (1 - p).
 
-
-class _Product(torch.autograd.Function):
-    """Units (B, D) times weights (H, D) transposed, there and back, each by several threads."""
-
-    @staticmethod
-    def forward(ctx: Any, units: Tensor, weight: Tensor, threads: int) -> Tensor:
-        ctx.save_for_backward(units, weight)
-        ctx.threads = threads
-        inputs, rows = units.detach(), weight.detach()
-        product, parts = inputs.new_empty(len(inputs), len(rows)), split(len(rows), threads)
-
-        def work(part: int) -> None:
-            torch.mm(inputs, rows[parts[part]].T, out=product[:, parts[part]])
-
-        in_threads(work, threads)
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        units, weight = (saved.detach() for saved in ctx.saved_tensors)
-        slope, parts = torch.empty_like(weight), split(len(weight), ctx.threads)
-
-        def work(part: int) -> None:
-            torch.mm(gradient[:, parts[part]].T, units, out=slope[parts[part]])
-
-        in_threads(work, ctx.threads)
-        return gradient @ weight if ctx.needs_input_grad[0] else None, slope, None
-
-
-class WideLinear(nn.Linear):
-    """A linear layer whose products are cut among threads of ours while it learns, while all else has one thread.
-
-    Threads of torch wait for each other after every operation and inside of products, and next to other programs
-    each time until they get a CPU core. Here they meet twice a step.
-    """
-
-    def __init__(self, features: int, units: int, bias: bool, threads: int) -> None:
-        super().__init__(features, units, bias=bias)
-        self.threads = threads
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Compute units (B, H) of features (B, D)."""
-        if not self.training or features.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-            with torch_threads(self.threads):
-                return super().forward(features)
-        product: Tensor = _Product.apply(features, self.weight, self.threads)  # type: ignore[no-untyped-call]
-        return product if self.bias is None else product + self.bias
-
-
-def _hidden_linear(features: int, units: int, bias: bool, threads: int | None) -> nn.Linear:
-    return nn.Linear(features, units, bias) if threads is None else WideLinear(features, units, bias, threads)
+        If p is a multiple of 1/256, a random word stands for eight entries, and numpy compares them, seven times as
+        fast as torch.
+        """
+        least = 256 * self.p
+        if like.device.type != "cpu" or least != int(least):
+            return nn.functional.dropout(torch.ones(*shape, dtype=like.dtype, device=like.device), self.p)
+        count = math.prod(shape)
+        words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)
+        kept = words.view(torch.uint8)[:count].numpy() >= int(least)
+        return torch.from_numpy(kept.astype(np.float32)).to(like.dtype).mul_(1 / (1 - self.p)).view(*shape)
 
 
 class IsolatedDropout(Dropout):
@@ -160,13 +103,51 @@ class IsolatedDropout(Dropout):
             return super().mask(shape, like)
 
 
+class _Product(torch.autograd.Function):
+    """Units (B, D) times weights (H, D) transposed, there and back, each cut by H among threads."""
+
+    @staticmethod
+    def forward(ctx: Any, units: Tensor, weight: Tensor, threads: int) -> Tensor:
+        ctx.save_for_backward(units, weight)
+        ctx.parts = split(len(weight), threads)
+        units, weight = units.detach(), weight.detach()
+        product = units.new_empty(len(units), len(weight))
+        parts = [(weight[part].T, product[:, part]) for part in ctx.parts]
+        in_threads(lambda number: torch.mm(units, parts[number][0], out=parts[number][1]), threads)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        units, weight = (saved.detach() for saved in ctx.saved_tensors)
+        slope = torch.empty_like(weight)
+        parts = [(gradient[:, part].T, slope[part]) for part in ctx.parts]
+        in_threads(lambda number: torch.mm(parts[number][0], units, out=parts[number][1]), len(parts))
+        return gradient @ weight if ctx.needs_input_grad[0] else None, slope, None
+
+
+class WideLinear(nn.Linear):
+    """A linear layer that cuts its products among `threads` of ours while it learns and torch is limited to one.
+
+    Threads of torch wait for each other after every operation, and next to other programs each time until they get a
+    CPU core. These meet twice a step.
+    """
+
+    threads = 1
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Compute units (B, H) of features (B, D)."""
+        plain = self.threads == 1 or not self.training or features.device.type != "cpu"
+        if plain or torch.is_autocast_enabled("cpu"):
+            return super().forward(features)
+        product: Tensor = _Product.apply(features, self.weight, self.threads)  # type: ignore[no-untyped-call]
+        return product if self.bias is None else product + self.bias
+
+
 class LabelLayers(nn.Sequential):
     """Standardized features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
 
-    def __init__(
-        self, features: int, units: int, classes: int, dropout: float, threads: int | None = None
-    ) -> None:
-        hidden = (_hidden_linear(features, units, False, threads), nn.BatchNorm1d(units), nn.ReLU())
+    def __init__(self, features: int, units: int, classes: int, dropout: float) -> None:
+        hidden = (WideLinear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
         super().__init__(*hidden, IsolatedDropout(dropout), nn.Linear(units, classes))
 
 
@@ -177,21 +158,13 @@ class Outputs(nn.Module):
     """
 
     def __init__(
-        self,
-        code: nn.Module,
-        features: int,
-        width: int,
-        classes: int,
-        options: HeadOptions,
-        threads: int | None = None,
+        self, code: nn.Module, features: int, width: int, classes: int, options: HeadOptions
     ) -> None:
         super().__init__()
         self.code = code
         self.evidence = nn.Linear(width, classes) if options.evidence else None
         units = options.presence_hidden or LABEL_UNITS
-        self.presence = (
-            LabelLayers(features, units, classes, options.dropout, threads) if options.presence else None
-        )
+        self.presence = LabelLayers(features, units, classes, options.dropout) if options.presence else None
 
     def forward(self, hidden: Tensor, features: Tensor) -> HeadOutput:
         """Compute all outputs for hidden (B, H), and for the standardized features (B, D) that it was made of."""
@@ -237,37 +210,28 @@ class Head(nn.Sequential):
         return HeadOutput(hidden)
 
 
-def build_head(
-    features: int, bits: int, options: HeadOptions, classes: int = 0, threads: int | None = None
-) -> Head:
+def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> Head:
     """Standardize, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
 
-    With `options.evidence` or `options.presence` the last layer also has these outputs for C classes. If `threads` is
-    given, the products of the hidden layers use as many, whatever the rest of the head does.
+    With `options.evidence` or `options.presence` the last layer also has these outputs for C classes.
     """
-    layers: list[nn.Module] = []
-    if options.standardise:
-        layers.append(nn.BatchNorm1d(features, affine=False))
+    layers: list[nn.Module] = [nn.BatchNorm1d(features, affine=False)] if options.standardise else []
     layers.append(Dropout(options.input_dropout))
     width = features
     for hidden in options.hidden:
-        bias = not options.hidden_norm  # a norm has a bias of its own
-        layers.append(_hidden_linear(width, hidden, bias, threads))
+        layers.append(WideLinear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
         if options.hidden_norm:
             layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), Dropout(options.dropout)]
         width = hidden
-    last: list[nn.Module] = [
-        DivideAndEncode(width, bits)
-        if options.divide
-        else nn.Linear(width, bits, bias=not options.logit_norm)
-    ]
+    code = DivideAndEncode(width, bits) if options.divide else nn.Linear(width, bits, not options.logit_norm)
+    last: list[nn.Module] = [code]
     if options.logit_norm:
         last.append(nn.BatchNorm1d(bits))
     if options.rotate:
         last.append(Rotation(bits))
     if options.evidence or options.presence:
-        last = [Outputs(nn.Sequential(*last), features, width, classes, options, threads)]
+        last = [Outputs(nn.Sequential(*last), features, width, classes, options)]
     return Head(*layers, *last)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +21,17 @@ _SPARE_BYTES = 1 << 30  # of the disk, which are left alone
 Maps: TypeAlias = NDArray[np.float16]  # (n, D), flattened
 
 
-class MapTable:
-    """Maps of a list of image files, plain or mirrored; images that could not be read by their row."""
+class MapTable(NamedTuple):
+    """Maps of image files by their content keys, plain and mirrored ones; images that cannot be read by their row."""
 
-    def __init__(
-        self, keys: Sequence[str], caches: dict[bool, ArrayCache], broken: dict[int, ImageError]
-    ) -> None:
-        self._keys, self._caches, self.broken = keys, caches, broken
-        # rows and their features before any training, which several runs may share
-        self.untrained: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+    keys: list[str]
+    plain: ArrayCache
+    mirrored: ArrayCache
+    broken: dict[int, ImageError]
 
-    def read(self, rows: Sequence[int], mirrored: Sequence[bool] | None = None) -> Maps:
-        """Return maps (n, D) of some images, each mirrored or not."""
-        if mirrored is None:
-            return self._caches[False].read([self._keys[row] for row in rows])
-        pairs = zip(rows, mirrored, strict=True)
-        return np.concatenate([self._caches[bool(flip)].read([self._keys[row]]) for row, flip in pairs])
+    def read(self, rows: Sequence[int], mirrored: bool = False) -> Maps:
+        """Return maps (n, D) of some images."""
+        return (self.mirrored if mirrored else self.plain).read([self.keys[row] for row in rows])
 
 
 def compute_maps(
@@ -47,30 +42,27 @@ def compute_maps(
     `encoder` is one of the trunk.
     """
     trunk = encoder.backbone
-    folders = {flip: cache / "maps" / f"{trunk.key}{'-mirrored' if flip else ''}" for flip in (False, True)}
-    caches = {flip: ArrayCache(folder, trunk.features, np.float16) for flip, folder in folders.items()}
+    folder = cache / "maps" / trunk.key
+    caches = [ArrayCache(Path(f"{folder}{end}"), trunk.features, np.float16) for end in ("", "-mirrored")]
     keys, broken = content_keys(paths)
-    missing: dict[bool, list[int]] = {}
-    for flip, rows in ((False, range(len(paths))), (True, flipped)):
-        known = caches[flip].available(keys.values())
-        missing[flip] = [row for row in rows if row in keys and keys[row] not in known]
-    total = len(paths) + len(flipped)
-    done, needed = (
-        total - sum(map(len, missing.values())),
-        2 * trunk.features * sum(map(len, missing.values())),
-    )
-    _check_disk(cache, needed)
-    note = f"{needed / 1e9:.1f} GB into {cache / 'maps'}" if needed else ""
+    missing = []
+    for store, rows in zip(caches, (range(len(paths)), flipped), strict=True):
+        known = store.available(keys.values())
+        missing.append([row for row in rows if row in keys and keys[row] not in known])
+    total, count, size = len(paths) + len(flipped), sum(map(len, missing)), 2 * trunk.features
+    _check_disk(cache, size * count)
+    note = f"{size * count / 1e9:.1f} GB into {cache / 'maps'}" if count else ""
+    done = total - count
     progress("maps", done, total, note)
-    for flip, rows in missing.items():
-        images = [row for row in rows if row not in broken]
-        shard = max(1, _SHARD_BYTES // (2 * trunk.features))
-        for step in fill_cache(caches[flip], paths, keys, images, encoder, shard, mirrored=flip):
+    shard = max(1, _SHARD_BYTES // size)
+    for mirrored, (store, rows) in enumerate(zip(caches, missing, strict=True)):
+        readable = [row for row in rows if row not in broken]
+        for step in fill_cache(store, paths, keys, readable, encoder, shard, mirrored=bool(mirrored)):
             broken |= step.broken
             done += step.seen
             progress("maps", done, total, note)
     progress("maps", total, total, note)
-    return MapTable([keys.get(row, "") for row in range(len(paths))], caches, broken)
+    return MapTable([keys.get(row, "") for row in range(len(paths))], caches[0], caches[1], broken)
 
 
 def _check_disk(cache: Path, needed: int) -> None:

@@ -9,5 +9,4 @@ loop         the training loop of all
 finish       rotation, label threshold, class sizes, general code
 results      the result files; run_folder: configuration, log, checkpoints
 distributed  several processes, mixed precision
-loggers      any object with log_metrics(metrics, step)
 """

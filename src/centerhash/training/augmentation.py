@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,17 @@ from centerhash.data.splits import Splits
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import pixels_of
 from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.context import RunContext, dataset_features, image_features, without_broken
+from centerhash.training.context import (
+    BATCHES_AHEAD,
+    RunContext,
+    dataset_features,
+    image_features,
+    without_broken,
+)
 from centerhash.training.loop import Inputs
 
 # share of the frame's side, as in the paper's crops of 224 out of 256
 LEAST_SIDE = 7 / 8
-# batches that are decoded while one is in use
-_BATCHES_AHEAD = 3
 
 
 class WholeImages:
@@ -87,13 +92,11 @@ def augmented(source: ImageSource, backbone: Backbone, generator: np.random.Gene
 def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) -> Inputs:
     """Make the input of the training loop: augmented images (B, crop, crop, 3) uint8, decoded ahead in threads."""
 
-    def decode(position: int, epoch: int) -> NDArray[np.uint8]:
-        return augmented(sources[position], backbone, np.random.default_rng((seed, epoch, position)))
-
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
-        return _decoded(
-            lambda position: decode(position, epoch), (batch.tolist() for batch in batches), backbone
-        )
+        def decode(position: int) -> NDArray[np.uint8]:
+            return augmented(sources[position], backbone, np.random.default_rng((seed, epoch, position)))
+
+        return _decoded(decode, (batch.tolist() for batch in batches), backbone)
 
     return inputs
 
@@ -107,7 +110,7 @@ def plain_inputs(sources: Sequence[ImageSource], backbone: Backbone, batch: int)
 def _decoded(
     decode: Callable[[int], NDArray[np.uint8]], batches: Iterable[Sequence[int]], backbone: Backbone
 ) -> Iterator[Tensor]:
-    for futures in batches_ahead(decode, batches, _BATCHES_AHEAD, most_threads=16):
+    for futures in batches_ahead(decode, batches, BATCHES_AHEAD, most_threads=16):
         pixels = [future.result() for future in futures]
         shape = (len(pixels), backbone.crop, backbone.crop, 3)
         yield torch.from_numpy(np.stack(pixels) if pixels else np.zeros(shape, np.uint8))
@@ -119,9 +122,6 @@ def readable_splits(dataset: Dataset, context: RunContext) -> Splits:
     if paths is None:
         return dataset.splits
     used = np.unique(np.concatenate([rows for _, rows in dataset.splits.items()])).tolist()
-
-    def check(path: Path) -> None:
-        load_image(path, at_least=64)
-
+    check = partial(load_image, at_least=64)
     _, broken = read_all(check, {row: paths[row] for row in used}, "checking", context.progress)
     return without_broken(dataset, broken, context)

@@ -18,7 +18,7 @@ from centerhash.core.options import Options, setting
 from centerhash.methods.registry import METHODS, Method, get_method
 from centerhash.model.spec import ShorterCode
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
-from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
 if TYPE_CHECKING:
     from centerhash.data import Dataset
@@ -66,12 +66,7 @@ class TrainConfig(Options):
         gt=0,
         le=10,
     )
-    optimizer: str = setting(
-        "adamw",
-        "decoupled weight decay or L2",
-        "Training",
-        choices=("adamw", "adam"),
-    )
+    optimizer: str = setting("adamw", "decoupled weight decay or L2", "Training", choices=("adamw", "adam"))
     weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)
     schedule: str = setting(
         "cosine",
@@ -132,10 +127,7 @@ class TrainConfig(Options):
     warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
     centers: str = setting("auto", "kind of hash centers", "Head", choices=KINDS)
     assignment: str = setting(
-        "cooccurrence",
-        "assignment of centers to classes",
-        "Head",
-        choices=("cooccurrence", "random"),
+        "cooccurrence", "assignment of centers to classes", "Head", choices=("cooccurrence", "random")
     )
     sizes: bool = setting(
         True,
@@ -191,14 +183,27 @@ def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     backbone_of(config)  # rejects an unknown name
     defaults = {**method.training, **(_FINETUNE if config.finetune != "off" else {})}
     unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
-    head = config.head.filled(dict(method.head))
+    head = _filled_head(config.head, method)
     _check_combination(config, method, head)
-    options, *shorter = (method.options(config.options, bits) for bits in config.lengths[::-1])
-    nested = tuple(
-        part if part.options else part.model_copy(update={"options": values})
-        for part, values in zip(config.shorter, shorter[::-1], strict=True)
+    shorter = tuple(
+        part
+        if part.options
+        else part.model_copy(update={"options": method.options(config.options, part.bits)})
+        for part in config.shorter
     )
-    return config.model_copy(update={**unset, "options": options, "shorter": nested, "head": head})
+    options = method.options(config.options, config.bits)
+    return config.model_copy(update={**unset, "options": options, "shorter": shorter, "head": head})
+
+
+def _filled_head(head: HeadOptions, method: Method) -> HeadOptions:
+    """Fill in the options of the head that were left to the method: off unless it turns them on."""
+    switches = ("divide", "rotate", "evidence", "presence")
+    filled: dict[str, Any] = {
+        name: method.head.get(name, False) for name in switches if getattr(head, name) is None
+    }
+    if filled.get("presence", head.presence) and head.presence_hidden is None:
+        filled["presence_hidden"] = LABEL_UNITS
+    return head.model_copy(update=filled)
 
 
 def _without_labels(config: TrainConfig, dataset: Dataset) -> TrainConfig:
@@ -218,20 +223,15 @@ def _check_combination(config: TrainConfig, method: Method, head: HeadOptions) -
     if head.evidence and not method.head.get("evidence"):
         able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
         raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
-    shallow, one_by_one = method.family == "shallow", "train one length after the other"
+    shallow, nested = method.family == "shallow", bool(config.shorter)
+    moves, one_by_one = getattr(method.cls, "moves_centers", False), "train one length after the other"
     for holds, reason in (
         (shallow and head.presence, "has no head that could read presence: leave it out"),
         (shallow and config.eval_interval, "has no epochs to evaluate: leave out `eval_interval=`"),
         (shallow and config.finetune != "off", "has no network to fine-tune: omit `finetune=`"),
-        (config.shorter and shallow, f"has no nested codes: {one_by_one}"),
-        (
-            config.shorter and getattr(method.cls, "moves_centers", False),
-            f"changes its centers during training, so its codes cannot be nested: {one_by_one}",
-        ),
-        (
-            config.shorter and head.divide,
-            f"gives every bit its own slice of the features, so its codes cannot be nested: {one_by_one}",
-        ),
+        (nested and shallow, f"has no nested codes: {one_by_one}"),
+        (nested and moves, f"changes its centers in training, so its codes cannot be nested: {one_by_one}"),
+        (nested and head.divide, f"gives each bit its own features, so no code is nested: {one_by_one}"),
     ):
         if holds:
             raise ConfigError(f"method '{method.name}' {reason}.")

@@ -17,10 +17,11 @@ from centerhash.data.splits import Splits, check_splits
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import Encoder, FeatureTable, raise_if_broken
 from centerhash.networks.engines import PortableNetwork
-from centerhash.networks.maps import MapTable
 from centerhash.training.distributed import ProcessGroup
 from centerhash.training.run_folder import CHECKPOINT, EpochRow
 
+# Batches that are decoded or read while one is in use.
+BATCHES_AHEAD = 3
 NO_ROWS = np.empty(0, dtype=np.int64)
 # a tenth is held out, at most 1,000 images, of at least 20
 _VALIDATION_SHARE, _MOST_VALIDATION, _LEAST_TRAINING = 10, 1_000, 20
@@ -39,7 +40,7 @@ class RunContext:
 
     `validation` are training rows that are held out, `cache` is the folder of image features (those of a fine-tuned
     backbone are kept there if `cache_tuned`), `folder` that of checkpoints and of a fine-tuned backbone,
-    `checkpoint_seconds` the least time between two checkpoints; `maps` are shared by runs on the same images.
+    `checkpoint_seconds` the least time between two checkpoints.
     """
 
     group: ProcessGroup = field(default_factory=lambda: ProcessGroup("cpu"))
@@ -52,7 +53,6 @@ class RunContext:
     checkpoint_seconds: float = 20.0
     progress: Progress = silent
     on_epoch: OnEpoch = no_log
-    maps: dict[object, MapTable] = field(default_factory=dict, repr=False)
 
     @property
     def checkpoint(self) -> Path | None:
@@ -101,17 +101,12 @@ def image_features(
 def dataset_features(
     dataset: Dataset, backbone: Backbone | PortableNetwork, context: RunContext
 ) -> tuple[NDArray[Any], Splits]:
-    """Return features (N, D) of a dataset, and its splits without broken images.
-
-    With several processes, each computes its share into the cache, then all read from there.
-    """
+    """Return features (N, D) of a dataset, and its splits without broken images."""
     if dataset.features is not None:
         return dataset.features, dataset.splits
-    group, paths = context.group, dataset.image_paths or ()
-    if group.size > 1 and context.cache is not None:
-        image_features(paths[group.share(len(paths))], backbone, context)
-        group.barrier()
+    paths = dataset.image_paths or ()
+    if context.cache is not None:
+        context.group.fill_cache(len(paths), lambda rows: image_features(paths[rows], backbone, context))
     table = image_features(paths, backbone, context)
-    return table.features, without_broken(
-        dataset, table.broken, context, "The features of all others are kept. "
-    )
+    kept = "The features of all others are kept. "
+    return table.features, without_broken(dataset, table.broken, context, kept)

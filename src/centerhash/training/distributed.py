@@ -11,6 +11,7 @@ processes, so a share's gradient is `size` times too large; the mean over the pr
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,7 @@ from centerhash.training.config import Precision
 
 # one process may compute features for hours while the others wait
 _TIMEOUT = timedelta(days=2)
+_BACKENDS = {"cuda": "nccl", "cpu": "gloo", "mps": "gloo"}
 _FABRIC_PRECISION: dict[Precision, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
@@ -55,17 +57,12 @@ class ProcessGroup:
         self, network: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Wrap network and optimizer for the processes: the network in DDP if there are several."""
-        if self._fabric is None:
-            return network, optimizer
-        wrapped: tuple[nn.Module, torch.optim.Optimizer] = self._fabric.setup(network, optimizer)
-        return wrapped
+        wrapped: tuple[nn.Module, torch.optim.Optimizer] = network, optimizer
+        return wrapped if self._fabric is None else self._fabric.setup(network, optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Compute in the chosen precision within the block."""
-        block: AbstractContextManager[Any] = (
-            nullcontext() if self._fabric is None else self._fabric.autocast()
-        )
-        return block
+        return nullcontext() if self._fabric is None else self._fabric.autocast()
 
     def backward(self, loss: Tensor) -> None:
         """Back-propagate; Fabric scales the loss if the precision requires it."""
@@ -85,6 +82,12 @@ class ProcessGroup:
         if self._fabric is not None:
             self._fabric.barrier()
 
+    def fill_cache(self, count: int, compute: Callable[[slice], object]) -> None:
+        """Let each of several processes compute its share of `count` rows into a cache that all read from then."""
+        if self.size > 1:
+            compute(self.share(count))
+            self.barrier()
+
 
 def _launched(device: torch.device, precision: Precision, size: int) -> Any:
     from lightning_fabric import Fabric
@@ -92,8 +95,7 @@ def _launched(device: torch.device, precision: Precision, size: int) -> Any:
 
     settings: dict[str, Any] = {"devices": 1 if device.index is None else [device.index]}
     if size > 1:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        backend = "nccl" if device.type == "cuda" else "gloo"
+        local, backend = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), _BACKENDS[device.type]
         strategy = DDPStrategy(process_group_backend=backend, timeout=_TIMEOUT)
         settings = {"devices": local, "num_nodes": size // local, "strategy": strategy}
     fabric = Fabric(accelerator=device.type, precision=_FABRIC_PRECISION[precision], **settings)
@@ -137,14 +139,11 @@ class SharedNorm(nn.BatchNorm1d):
         count = _summed(input.new_tensor(float(len(input))))
         mean = _summed(input.sum(dim=0)) / count
         variance = _summed(((input - mean) ** 2).sum(dim=0)) / count
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
         with torch.no_grad():
-            rate = 0.1 if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean, rate)
-            self.running_var.lerp_(variance * count / (count - 1).clamp_min(1), rate)
-            self.num_batches_tracked.add_(1)
+            statistics: Any = self
+            statistics.running_mean.lerp_(mean, self.momentum)
+            statistics.running_var.lerp_(variance * count / (count - 1).clamp_min(1), self.momentum)
+            statistics.num_batches_tracked.add_(1)
         output = (input - mean) / torch.sqrt(variance + self.eps)
         return output * self.weight + self.bias if self.affine else output
 

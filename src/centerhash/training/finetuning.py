@@ -6,19 +6,18 @@ model, features, splits = fit_finetuned(dataset, config, context)
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError
 from centerhash.core.files import atomic
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.losses.base import HashingLoss, HeadOutput
+from centerhash.losses.base import HeadOutput
 from centerhash.model.model import HashModel
 from centerhash.model.spec import TUNED
 from centerhash.networks.backbones import Backbone, get_backbone
@@ -54,19 +53,24 @@ def fit_finetuned(
     train = images.splits.train
     rows, validation = context.split_validation(train[dataset.labels[train].any(axis=1)])
     labels, sample = dataset.labels[rows], general_sample(rows)
+    objective = make_objective(config, labels)
     if config.warm_start:
         features = images.untrained_features(rows)
         untrained, start = features[sample], warm_head(features, labels, config, context)
     else:
         untrained, start = images.untrained_features(rows[sample]), None
     whole, part = images.trainable()
-    objective = make_objective(config, labels)
 
     def build() -> TunedNetwork:
         head = build_head(backbone_of(config).features, config.bits, config.head, labels.shape[1])
         if start is not None:
-            head.load_state_dict(start.head)
+            head.load_state_dict(start[0])
         return TunedNetwork(part.train(), head, config.backbone_norms == "trained")
+
+    def prepare() -> None:
+        objective.prepare(labels)
+        if start is not None:  # centers and proxies go on from it
+            objective.load_state_dict(start[1])
 
     def measure(network: TunedNetwork) -> float:
         device = context.group.device
@@ -80,7 +84,7 @@ def fit_finetuned(
         objective,
         config,
         context,
-        prepare=lambda: prepare_objective(objective, labels, start),
+        prepare=prepare,
         groups=lambda network: network.groups(config.backbone_rate),
         measure=measure if len(validation) else None,
     )
@@ -105,19 +109,17 @@ def check_finetuning(dataset: Dataset, config: TrainConfig, context: RunContext)
         raise ConfigError(
             "fine-tuning needs images: this dataset holds features, and their network is unknown."
         )
-
-
-class WarmStart(NamedTuple):
-    """What fine-tuning starts from: a head that was trained on frozen features, and what its loss learned."""
-
-    head: dict[str, Tensor]
-    objective: dict[str, Tensor]
+    if context.folder is None:
+        raise ConfigError("fine-tuning stores its backbone in the folder of the run: name one as `out=`.")
 
 
 def warm_head(
     features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, context: RunContext
-) -> WarmStart:
-    """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training.
+
+    Return the tensors of the head, and those that its loss learned.
+    """
     kept = ("method", "bits", "shorter", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
     objective = make_objective(config, labels)
@@ -127,14 +129,7 @@ def warm_head(
 
     warming = replace(context, checkpoint_name=HEAD_CHECKPOINT, progress=progress, on_epoch=no_log)
     head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, warming)
-    return WarmStart(head.state_dict(), objective.state_dict())
-
-
-def prepare_objective(objective: HashingLoss, labels: NDArray[np.bool_], start: WarmStart | None) -> None:
-    """Prepare a loss for images with labels (n, C) whose features will change; centers and proxies go on from `start`."""
-    objective.prepare(labels)
-    if start is not None:
-        objective.load_state_dict(start.objective)
+    return head.state_dict(), objective.state_dict()
 
 
 class TunedNetwork(nn.Module):
@@ -170,20 +165,13 @@ class TunedNetwork(nn.Module):
 
 
 def stored_backbone(network: nn.Module, config: TrainConfig, context: RunContext) -> Backbone:
-    """Store a tuned network in the folder of the run, and return the backbone that reads it."""
+    """Store a network of `Backbone.trainable` in the folder of the run, and return the backbone that reads it."""
     assert context.folder is not None
-    path = context.folder / TUNED
+    path, inner = context.folder / TUNED, network.network
+    assert isinstance(inner, nn.Module)
     if context.group.is_main:
-        write_backbone(network, path)
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in inner.state_dict().items()}
+        with atomic(path) as stream:
+            stream.write(save(tensors))
     context.group.barrier()
     return get_backbone(config.backbone, path, crop=config.crop, pool=config.pool)
-
-
-def write_backbone(network: nn.Module, path: Path) -> None:
-    """Store a tuned backbone, made by `Backbone.trainable`, as `get_backbone(name, weights=path)` reads it."""
-    inner = network.network
-    if not isinstance(inner, nn.Module):
-        raise DataError("the backbone has no network inside: it was not made by Backbone.trainable.")
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in inner.state_dict().items()}
-    with atomic(path) as stream:
-        stream.write(save(tensors))

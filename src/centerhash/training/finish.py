@@ -27,6 +27,7 @@ from centerhash.evaluation import evaluate
 from centerhash.losses.base import CentralLoss, HashingLoss
 from centerhash.losses.functional import center_similarities
 from centerhash.losses.nested import NestedLoss
+from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.projections import ITQ, iterative_quantization
 from centerhash.model.model import HashModel
 from centerhash.model.spec import ModelSpec
@@ -35,17 +36,13 @@ from centerhash.networks.heads import Head
 from centerhash.training.config import TrainConfig
 from centerhash.weights import class_sizes
 
-# of the rotation, after which a validation split saw no change
-ROUNDS = 60
-# number of training images that a rotation is computed from at most
-_ROTATION_SAMPLE = 20_000
-# of validation, where the full rotation would cost more than an epoch
+ROUNDS = 60  # a validation split saw no change after them
+_ROTATION_SAMPLE = 20_000  # training images that a rotation is computed from at most
+# The rotation of a validation; the full one would cost more than an epoch.
 _QUICK_SAMPLE, _QUICK_ROUNDS = 2_000, 20
 GENERAL_BITS = 128
-# number of images that the general code is fitted on at most, evenly over the training images
-_GENERAL_SAMPLE = 10_000
-# of the regression of the general code: small next to many images, large next to few
-_RIDGE = 200
+_GENERAL_SAMPLE = 10_000  # training images that the general code is fitted on at most
+_RIDGE = 200  # of the regression of the general code: small next to many images, large next to few
 
 
 def rotation_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -135,8 +132,7 @@ def finished_model(
 
         nested = tuple(part.model_copy(update=threshold(part.bits)) for part in spec.shorter)
         spec = spec.model_copy(update={**threshold(spec.bits), "shorter": nested})
-    able = config.sizes and config.head.evidence and objective.size_scale is not None
-    if dataset.areas is None or not able:
+    if dataset.areas is None or objective.size_scale is None or not (config.sizes and config.head.evidence):
         return model()
     return with_sizes(model(), features, labels, dataset.areas[rows])
 
@@ -179,6 +175,11 @@ def stored_centers(objective: HashingLoss) -> Tensor | None:
 def encoder_tensors(network: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a head under the names that a model stores them by."""
     return {f"encoder.{name}": tensor for name, tensor in network.state_dict().items()}
+
+
+def array_tensors(kind: str, fitted: ShallowHash) -> dict[str, Tensor]:
+    """Return the arrays of a shallow method under the names that a model stores them by."""
+    return {f"{kind}.{name}": torch.from_numpy(np.array(value)) for name, value in fitted.arrays().items()}
 
 
 def label_threshold(
@@ -237,10 +238,7 @@ def with_general_code(
     general = ITQ(GENERAL_BITS, seed=model.spec.seed).fit(source)
     if untrained is not None:
         general = read_code(general.transform(untrained), sample)
-    arrays = {
-        f"general.{name}": torch.from_numpy(np.array(value)) for name, value in general.arrays().items()
-    }
-    return HashModel(model.spec, {**model.tensors(), **arrays}, model.folder)
+    return HashModel(model.spec, {**model.tensors(), **array_tensors("general", general)}, model.folder)
 
 
 def read_code(values: NDArray[np.float64], features: NDArray[np.float32]) -> ITQ:

@@ -23,23 +23,16 @@ from centerhash.networks.encoder import Encoder
 from centerhash.networks.maps import Maps, MapTable, compute_maps
 from centerhash.networks.stages import SplitBackbone, split_backbone
 from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.context import RunContext, without_broken
+from centerhash.training.context import BATCHES_AHEAD, RunContext, without_broken
 from centerhash.training.loop import Inputs
 
-# maps per pass through the last stages without gradients
-_CHUNK = 256
-# batches that are read while one is in use
-_BATCHES_AHEAD = 3
+_MAPS_PER_PASS = 256
 
 
 class LastStageMaps:
     """Images for training the last stages of a backbone: maps of the stages below, which stay as they are."""
 
     def __init__(self, dataset: Dataset, config: TrainConfig, context: RunContext) -> None:
-        if context.cache is None:
-            raise ConfigError(
-                '`finetune="last"` keeps maps of all images on disk: name a folder as `cache=`.'
-            )
         self._split = split_backbone(backbone_of(config), config.stages)
         self._maps = dataset_maps(dataset, self._split, context)
         kept = "The maps of all others are kept. "
@@ -52,81 +45,62 @@ class LastStageMaps:
         return self._whole, self._tail
 
     def augmented(self, rows: NDArray[np.int64]) -> Inputs:
-        """Return the input of the training loop for some rows."""
-        return map_inputs(self._maps, rows.tolist(), self._split, self._seed)
+        """Make the input of the training loop: maps (B, *shape), each mirrored with probability 0.5, read ahead."""
+
+        def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
+            mirrored = np.random.default_rng((self._seed, epoch)).integers(2, size=len(rows)).astype(bool)
+
+            def read(position: int) -> Maps:
+                return self._maps.read([int(rows[position])], bool(mirrored[position]))
+
+            for futures in batches_ahead(read, (batch.tolist() for batch in batches), BATCHES_AHEAD):
+                parts = [future.result() for future in futures]
+                empty = np.zeros((0, self._split.trunk.features), np.float16)
+                yield _as_maps(np.concatenate(parts) if parts else empty, self._split)
+
+        return inputs
 
     def plain(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Yield rows as they will be encoded, in batches."""
-        for start in range(0, len(rows), _CHUNK):
-            yield _as_maps(self._maps.read(rows[start : start + _CHUNK].tolist()), self._split)
+        for start in range(0, len(rows), _MAPS_PER_PASS):
+            yield _as_maps(self._maps.read(rows[start : start + _MAPS_PER_PASS].tolist()), self._split)
 
     def untrained_features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute features (n, D) of rows before training; runs that share the maps compute them once."""
-        known = self._maps.untrained
-        if known is None or not np.array_equal(known[0], rows):
-            self._maps.untrained = known = rows, self._features(rows)
-        return known[1]
+        """Compute features (n, D) of rows by the stages as they are now, which are left in eval mode."""
+        device, progress = self._context.group.device, self._context.progress
+        tail = self._tail.eval().to(device)
+        features = np.zeros((len(rows), self._split.whole.features), np.float32)
+        done = 0
+        with torch.inference_mode():
+            for maps in self.plain(rows):
+                features[done : done + len(maps)] = tail(maps.to(device)).float().cpu().numpy()
+                done += len(maps)
+                progress("features", done, len(rows))
+        return features
 
     def tuned_features(self, tuned: Backbone) -> tuple[NDArray[Any], Splits]:
         """Compute features (N, D) of all images by the trained stages; the splits are those of training."""
         rows = np.unique(np.concatenate([part for _, part in self.splits.items()]))
         features = np.zeros((self._size, tuned.features), np.float32)
-        features[rows] = self._features(rows)
+        features[rows] = self.untrained_features(rows)
         return features, self.splits
-
-    def _features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute features (n, D) of rows from their maps; the stages are left in eval mode."""
-        device, progress = self._context.group.device, self._context.progress
-        tail, parts, done = self._tail.eval().to(device), [], 0
-        with torch.inference_mode():
-            for maps in self.plain(rows):
-                parts.append(tail(maps.to(device)).float().cpu().numpy())
-                done += len(maps)
-                progress("features", done, len(rows))
-        return np.concatenate(parts) if parts else np.zeros((0, self._split.whole.features), np.float32)
 
 
 def dataset_maps(dataset: Dataset, split: SplitBackbone, context: RunContext) -> MapTable:
-    """Compute the maps of a dataset's images, mirrored ones for training too.
-
-    With several processes, each computes its share into the cache, then all read from there. Runs with the same context
-    share the table.
-    """
-    assert context.cache is not None
+    """Compute the maps of a dataset's images, and the mirrored ones of those that are trained on."""
     paths, group, cache = dataset.image_paths or (), context.group, context.cache
+    if cache is None:
+        raise ConfigError('`finetune="last"` keeps maps of all images on disk: name a folder as `cache=`.')
     train = context.split_validation(dataset.splits.train)[0].tolist()
+    encoder = Encoder(split.trunk, device=group.device)
 
     def maps(rows: slice) -> MapTable:
         inside = range(*rows.indices(len(paths)))
         flipped = [row - inside.start for row in train if row in inside]
-        encoder = Encoder(split.trunk, device=group.device)
         return compute_maps(paths[rows], flipped, encoder, cache, context.progress)
 
-    key = (split.whole.key, split.trunk.key, paths, tuple(train))
-    if key not in context.maps:
-        context.maps.clear()  # a table keeps its files open
-        if group.size > 1:
-            maps(group.share(len(paths)))
-            group.barrier()
-        context.maps[key] = maps(slice(0, len(paths)))
-    return context.maps[key]
-
-
-def map_inputs(maps: MapTable, rows: Sequence[int], split: SplitBackbone, seed: int) -> Inputs:
-    """Make the input of the training loop: maps (B, *shape), each mirrored with probability 0.5, read ahead."""
-
-    def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
-        mirrored = np.random.default_rng((seed, epoch)).integers(2, size=len(rows)).astype(bool)
-
-        def read(position: int) -> Maps:
-            return maps.read([rows[position]], [bool(mirrored[position])])
-
-        for futures in batches_ahead(read, (batch.tolist() for batch in batches), _BATCHES_AHEAD):
-            parts = [future.result() for future in futures]
-            empty = np.zeros((0, split.trunk.features), np.float16)
-            yield _as_maps(np.concatenate(parts) if parts else empty, split)
-
-    return inputs
+    group.fill_cache(len(paths), maps)
+    return maps(slice(0, len(paths)))
 
 
 def _as_maps(flat: NDArray[Any], split: SplitBackbone) -> Tensor:

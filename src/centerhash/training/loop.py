@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.assignment import assign_centers
-from centerhash.centers import hash_centers
+from centerhash.centers import assign_centers, hash_centers
 from centerhash.core.errors import DataError
 from centerhash.core.parallel import torch_threads
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.methods.registry import get_method
-from centerhash.networks.heads import build_head, float_rows
+from centerhash.networks.heads import WideLinear, build_head, float_rows
 from centerhash.training.config import TrainConfig
 from centerhash.training.context import RunContext
 from centerhash.training.distributed import ProcessGroup, share_layers
@@ -109,16 +109,17 @@ def fit_head(
         for positions in batches:
             yield float_rows(features, rows[positions.numpy()])
 
+    def build() -> nn.Module:
+        head = build_head(features.shape[1], config.bits, config.head, labels.shape[1])
+        for layer in head.modules():
+            if isinstance(layer, WideLinear):
+                layer.threads = threads
+        return head
+
+    prepare = partial(objective.prepare, labels)
     with torch_threads(1) as threads:  # see `WideLinear`
         return fit_network(
-            lambda: build_head(features.shape[1], config.bits, config.head, labels.shape[1], threads),
-            inputs,
-            labels,
-            objective,
-            config,
-            context,
-            prepare=lambda: objective.prepare(labels),
-            measure=measure,
+            build, inputs, labels, objective, config, context, prepare=prepare, measure=measure
         )
 
 

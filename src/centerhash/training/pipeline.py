@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -29,6 +28,7 @@ from centerhash.training.config import TrainConfig, backbone_of
 from centerhash.training.context import RunContext, dataset_features
 from centerhash.training.finetuning import fit_finetuned
 from centerhash.training.finish import (
+    array_tensors,
     finished_model,
     model_spec,
     network_logits,
@@ -96,10 +96,7 @@ def fit_frozen(
         spec = model_spec(dataset, config, features.shape[1], backbone)
         estimator = method.create(config.options, bits=config.bits, seed=config.seed)
         fitted = estimator.fit(features[rows].astype(np.float32), labels, context.progress)
-        arrays = fitted.arrays().items()
-        return HashModel(
-            spec, {f"encoder.{name}": torch.from_numpy(np.array(value)) for name, value in arrays}
-        )
+        return HashModel(spec, array_tensors("encoder", fitted))
     objective = make_objective(config, labels)
 
     def batches(side: NDArray[np.int64]) -> Iterator[Tensor]:

@@ -20,7 +20,7 @@ from centerhash.core.files import make_folder, write_npz
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.encoding.code_files import text_array
+from centerhash.encoding.code_files import CodeFile, write_codes
 from centerhash.model.base import Model
 from centerhash.model.model import HashModel
 from centerhash.model.spec import PORTABLE
@@ -46,13 +46,11 @@ def write_results(
     write_npz(folder / "splits.npz", {**dict(splits.items()), **held_out})
     packed = packed_codes(model, features, (splits.query, splits.database), context.progress)
     for part in model.spec.shorter:
-        shorter, inside = model.at(part.bits), make_folder(folder / str(part.bits))
-        shorter.save(inside)
-        _save_portable(shorter, inside)
+        inside = make_folder(folder / str(part.bits))
+        _save(model.at(part.bits), inside)
         prefixes = [first_bits(codes, part.bits) for codes in packed]
         write_code_files(inside, part.bits, prefixes, dataset, splits)
-    model.save(folder)
-    _save_portable(model, folder)
+    _save(model, folder)
     if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, train)
     write_code_files(folder, model.bits, packed, dataset, splits)
@@ -62,30 +60,25 @@ def write_results(
 def write_code_files(
     folder: Path, bits: int, packed: Sequence[Packed], dataset: Dataset, splits: Splits
 ) -> None:
-    """Write query.npz and database.npz: codes with rows, labels, and names and paths of image files."""
+    """Write query.npz and database.npz: codes with rows, labels, and names of image files."""
     for name, rows, codes in zip(CODES, (splits.query, splits.database), packed, strict=True):
-        arrays: dict[str, NDArray[Any]] = {"packed": codes, "bits": np.array(bits), "ids": rows}
+        names = [dataset.names[row] for row in rows.tolist()] if dataset.kind == "images" else None
+        stored = CodeFile(bits, codes, names, ids=rows)
         if dataset.has_labels:
-            arrays |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
-        if dataset.kind == "images" and dataset.image_paths is not None:
-            images = rows.tolist()
-            arrays["paths"] = text_array([str(dataset.image_paths[row].absolute()) for row in images])
-            arrays["names"] = text_array([dataset.names[row] for row in images])
-        write_npz(folder / name, arrays)
+            stored = replace(stored, labels=dataset.labels[rows], classes=dataset.classes)
+        write_codes(folder / name, stored)
 
 
-def _save_portable(model: HashModel, folder: Path) -> None:
-    """Write model.onnx; a model that cannot be converted is complete without it."""
+def _save(model: HashModel, folder: Path) -> None:
+    """Write a model, and model.onnx; a model that cannot be converted is complete without it."""
+    model.save(folder)
     try:
         model.save_portable(folder)
     except OutputError:
         raise
     except Exception as error:  # the exporter raises nearly anything for operators that it does not know
-        reason = first_line(error)
-        warnings.warn(
-            f"'{folder}' gets no {PORTABLE}, so the model needs PyTorch and cannot be stored in an index: {reason}.",
-            stacklevel=2,
-        )
+        lacks = f"'{folder}' gets no {PORTABLE}, so the model needs PyTorch and cannot be stored in an index"
+        warnings.warn(f"{lacks}: {first_line(error)}.", stacklevel=2)
 
 
 def _write_weights(
@@ -109,8 +102,7 @@ def packed_codes(
     progress: Progress = silent,
 ) -> list[Packed]:
     """Encode `features[rows]` into packed codes for the rows of each side (query, database)."""
-    total, done = sum(map(len, sides)), 0
-    codes = []
+    total, done, codes = sum(map(len, sides)), 0, []
     for rows in sides:
         packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
         for part, logits in logits_in_chunks(model, features, rows):

@@ -10,12 +10,9 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.files import make_folder
@@ -28,12 +25,19 @@ from centerhash.model.base import Model
 from centerhash.model.model import HashModel
 from centerhash.networks.cache import default_cache
 from centerhash.training.config import TrainConfig, resolve
-from centerhash.training.context import NO_ROWS, RunContext, dataset_features, hold_out, no_log
+from centerhash.training.context import NO_ROWS, OnEpoch, RunContext, dataset_features, hold_out, no_log
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.loggers import Logger, check_logger, log_epochs
 from centerhash.training.pipeline import fit_in_folder, fit_model
 from centerhash.training.results import packed_codes, write_results
-from centerhash.training.run_folder import drop_checkpoints, is_finished, open_run
+from centerhash.training.run_folder import EpochRow, drop_checkpoints, is_finished, open_run
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """A receiver of metrics: any logger of Lightning, or a custom object with this method."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Store the metrics of epoch `step`."""
 
 
 def train(
@@ -56,7 +60,7 @@ def train(
     """Train a model on the training images of a dataset and return it.
 
     With `out`, the folder holds the whole run (model, codes, log): an interrupted run resumes to the same result, and
-    a finished one is loaded. Without `out`, only the returned model is kept.
+    a finished one is loaded. Without `out`, only the returned model is kept; fine-tuning needs it.
 
     Args:
         data: a dataset, or the path of one; missing splits are drawn with the seed.
@@ -86,9 +90,7 @@ def train(
     dataset = as_dataset(data, config.seed)
     config = resolve(config, dataset)
     if logger is not None:
-        check_logger(logger)
-        if get_method(config.method).family == "shallow":
-            raise ConfigError(f"method '{config.method}' has no epochs to log: omit the logger.")
+        _check_logger(logger, config)
     folder = None if out is None else make_folder(out)
     validation = hold_out(dataset, config.seed) if config.eval_interval else NO_ROWS
     group = join_processes(device, config.precision)
@@ -100,10 +102,10 @@ def train(
             skip_broken=skip_broken,
             checkpoint_seconds=checkpoint_seconds,
             progress=report,
-            on_epoch=log_epochs(logger) if logger is not None and group.is_main else no_log,
+            on_epoch=_log_epochs(logger) if logger is not None and group.is_main else no_log,
         )
         if folder is None:
-            return _train_in_memory(dataset, config, context)
+            return fit_model(dataset, config, context).model
         with open_run(folder, dataset, config, group, overwrite=overwrite):
             return _train_into(folder, dataset, config, context)
 
@@ -123,21 +125,29 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
     return TrainConfig(**{**kept, **settings})
 
 
-def _train_in_memory(dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
-    """Train without keeping anything but the model, which reads a fine-tuned backbone from a temporary folder."""
-    if config.finetune == "off":
-        return fit_model(dataset, config, context).model
-    if context.group.size > 1:
-        raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
-    home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
-    try:
-        model = fit_model(dataset, config, replace(context, folder=Path(home.name))).model
-    except BaseException:
-        home.cleanup()
-        raise
-    drop_checkpoints(Path(home.name))
-    weakref.finalize(model, home.cleanup)
-    return model
+def _check_logger(logger: Logger, config: TrainConfig) -> None:
+    """Reject an object that cannot log, or has nothing to log, before any work is done."""
+    if not isinstance(logger, Logger):
+        raise ConfigError(
+            f"a logger needs log_metrics(metrics, step), which {type(logger).__name__} has not: pass a logger of "
+            "Lightning, or any object with this method. The losses also stand in the run's log.jsonl."
+        )
+    if get_method(config.method).family == "shallow":
+        raise ConfigError(f"method '{config.method}' has no epochs to log: omit the logger.")
+
+
+def _log_epochs(logger: Logger) -> OnEpoch:
+    """Pass on every epoch of the log once, from the first, which a resumed run repeats."""
+    logged = 0
+
+    def on_epoch(log: list[EpochRow]) -> None:
+        nonlocal logged
+        for row in log[logged:]:
+            metrics = {name: value for name, value in row.items() if name != "epoch"}
+            logger.log_metrics(metrics, int(row["epoch"]))
+        logged = len(log)
+
+    return on_epoch
 
 
 def _train_into(folder: Path, dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
@@ -154,13 +164,13 @@ def _train_into(folder: Path, dataset: Dataset, config: TrainConfig, context: Ru
 
 def as_dataset(data: Dataset | str | Path, seed: int) -> Dataset:
     """Return a dataset, or open the one at a path; splits that it does not name are drawn with `seed`."""
-    if isinstance(data, Dataset):
-        return data
     if isinstance(data, str | Path):
         return open_dataset(data, seed)
-    raise InputError(
-        f"data must be a Dataset or the path of one, got {type(data).__name__}: `open_dataset` opens folders."
-    )
+    if not isinstance(data, Dataset):
+        raise InputError(
+            f"data must be a Dataset or the path of one, got {type(data).__name__}: `open_dataset` opens folders."
+        )
+    return data
 
 
 def cache_folder(cache: str | Path | None) -> Path | None:

@@ -47,29 +47,29 @@ from centerhash.training.distributed import ProcessGroup
 CHECKPOINT, HEAD_CHECKPOINT = "checkpoint.safetensors", "checkpoint-head.safetensors"
 CODES = ("query.npz", "database.npz")
 _MODEL = ("model.json", "model.safetensors")
+_RESULTS = (*CODES, *_MODEL, PORTABLE, TUNED, "weights.npz")
 _CHECKPOINTS = "checkpoint*.safetensors"
-# only during training
 _LOCK = "lock"
 _BUSY = (
     "process {holder} is training into '{folder}': wait until it has finished, or train into another folder."
 )
 
-# one line of the log: epoch, loss, its parts, learning rate, seconds
+# One line of the log: epoch, loss, its parts, learning rate, seconds.
 EpochRow: TypeAlias = dict[str, float]
 Modules: TypeAlias = Mapping[str, nn.Module]
 
 
 def is_finished(folder: Path) -> bool:
     """Return whether a run is complete: its codes are written last."""
-    return {path.name for path in folder.iterdir()}.issuperset((*_MODEL, *CODES))
+    return all((folder / name).exists() for name in (*_MODEL, *CODES))
 
 
 def drop_checkpoints(folder: Path) -> None:
     """Delete the checkpoints, which a finished run does not need."""
-    _delete(folder, folder.glob(_CHECKPOINTS))
+    _delete(folder.glob(_CHECKPOINTS), folder)
 
 
-def _delete(folder: Path, files: Iterable[Path]) -> None:
+def _delete(files: Iterable[Path], folder: Path) -> None:
     with explain_write_errors(folder):
         for file in files:
             file.unlink(missing_ok=True)
@@ -122,9 +122,9 @@ def open_run(
 
 def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
     checkpoints = [path.name for path in folder.glob(_CHECKPOINTS)]
-    nested = [str(part.bits) for part in config.shorter]
-    refuse_links(folder, ("config.json", *_MODEL, PORTABLE, *CODES, *checkpoints, *nested))
-    _delete(folder, folder.glob(".*.part"))  # of an interrupted write
+    nested = [path for path in folder.iterdir() if path.name.isdecimal()]  # shorter codes
+    refuse_links(folder, ("config.json", *_RESULTS, *checkpoints, *(path.name for path in nested)))
+    _delete(folder.glob(".*.part"), folder)  # of an interrupted write
     settings = config.model_dump(mode="json")
     if dataset.kind == "images":  # named even if left to the backbone, whose defaults may change
         backbone = backbone_of(config)
@@ -137,16 +137,15 @@ def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrit
         differences = _differences({key: stored.get(key) for key in identity}, identity)
         if not differences:
             return
-        if any(folder.glob(_CHECKPOINTS)) or any((folder / name).exists() for name in (*_MODEL, *CODES)):
+        if checkpoints or any((folder / name).exists() for name in _RESULTS):
             raise ConfigError(
                 f"'{folder}' holds a run with other settings: {'; '.join(differences)}. Train into another "
                 "folder, or overwrite this run."
             )
-    results = (*CODES, *_MODEL, PORTABLE, TUNED)
-    _delete(folder, (folder / name for name in (*results, "weights.npz")))
-    for inside in _shorter_folders(folder):
-        _delete(inside, (inside / name for name in results))
-        with suppress(OSError):  # something of the user's is in it
+    for inside in (folder, *nested):
+        _delete((inside / name for name in _RESULTS), folder)
+    for inside in nested:
+        with suppress(OSError):  # it holds other files of the user
             inside.rmdir()
     drop_checkpoints(folder)
     origin = {
@@ -156,12 +155,6 @@ def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrit
         "warnings": list(dataset.warnings),
     }
     write_json(path, {**identity, **origin})
-
-
-def _shorter_folders(folder: Path) -> list[Path]:
-    """Return the folders of shorter nested codes."""
-    inside = [path for path in folder.iterdir() if path.name.isdecimal() and not path.is_symlink()]
-    return [path for path in inside if path.is_dir()]
 
 
 def _differences(stored: Any, now: Any, name: str = "") -> list[str]:
@@ -176,12 +169,12 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     try:
         config = parse_json(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("not a json object")
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
     except ValueError as error:  # not json, or not UTF-8
         raise DataError(f"'{path}' is damaged ({error}); overwrite the run to train it again.") from None
+    if not isinstance(config, dict):
+        raise DataError(f"'{path}' is no json object; overwrite the run to train it again.")
     return config
 
 
@@ -205,15 +198,11 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
         tensors, metadata = load_tensors(path)
         log: list[EpochRow] = parse_json(metadata["log"])
         for kind, module in modules.items():
-            prefix = f"{kind}."
-            module.load_state_dict(
-                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            )
+            module.load_state_dict(_below(tensors, kind))
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            if key.startswith("optimizer."):
-                _, number, name = key.split(".", 2)
-                state.setdefault(int(number), {})[name] = value
+        for key, value in _below(tensors, "optimizer").items():
+            number, name = key.split(".", 1)
+            state.setdefault(int(number), {})[name] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
             raise ValueError("its log does not list the first epochs")
@@ -228,3 +217,9 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
             if value.shape == parameter.shape and value.stride() != parameter.stride():
                 known[name] = torch.empty_like(parameter).copy_(value)
     return log
+
+
+def _below(tensors: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """Return the tensors of one kind, by their names without it."""
+    prefix = f"{kind}."
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

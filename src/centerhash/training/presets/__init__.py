@@ -12,11 +12,8 @@ from centerhash.core.errors import ConfigError, unknown_name
 
 def preset_names() -> list[str]:
     """List the presets that come with the package."""
-    return sorted(
-        entry.name.removesuffix(".toml")
-        for entry in resources.files(__name__).iterdir()
-        if entry.name.endswith(".toml")
-    )
+    files = (Path(entry.name) for entry in resources.files(__name__).iterdir())
+    return sorted(file.stem for file in files if file.suffix == ".toml")
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -30,9 +27,8 @@ def read_preset(name: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the preset '{path}': {error.strerror or error}.") from None
-    except RecursionError:
-        raise ConfigError(
-            f"the preset '{path}' is no TOML file: lists lie too deep inside each other."
-        ) from None
-    except ValueError as error:  # not TOML, or not UTF-8
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not TOML, or not UTF-8, or lists too deep inside each other
         raise ConfigError(f"the preset '{path}' is no TOML file: {error}.") from None
