@@ -26,14 +26,14 @@ def apart(first: Packed, second: Packed) -> int:
 def test_distances_counted_by_hand() -> None:
     packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
     query = np.array([0b10000000], np.uint8)
-    positions, totals = scan.nearest(query, packed, 2, within=8)
+    positions, totals = scan.nearest(query, packed, 2, within=8)[0]
     assert (positions.tolist(), totals.tolist()) == ([2, 1], [0, 1])
     assert positions.dtype == totals.dtype == np.int64
 
 
 def test_first_of_tied_items() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
-    positions, totals = scan.nearest(packed[1], packed, 3, within=8)
+    positions, totals = scan.nearest(packed[1], packed, 3, within=8)[0]
     assert (positions.tolist(), totals.tolist()) == ([1, 0, 2], [0, 1, 1])
 
 
@@ -87,26 +87,15 @@ def test_scan_agrees_with_loop(
             expected.append((total, row))
     words, asked = ranking._words(codes), ranking._words(query[None])[0]
     limit = 8 * codes.shape[1] if within is None else within
-    if not both:
-        positions, totals = scan.nearest(asked, words, k, within=limit, allowed=allowed)
-        assert list(zip(totals.tolist(), positions.tolist(), strict=True)) == sorted(expected)[:k]
-        return
-    positions, copies = scan.nearest_by_both(
-        asked,
-        words,
-        k,
-        weight=10,
-        within=limit,
-        general_query=ranking._words(general_query[None])[0],
-        general=ranking._words(general),
-        has_general=has_general,
-        half=half,
-        copied=copied,
-        allowed=allowed,
-    )
-    assert positions.tolist() == [row for _, row in sorted(expected)[:k]]
+    compared = scan.NO_GENERAL
+    if both:
+        words_of_query = ranking._words(general_query[None])[0]
+        compared = scan.General(words_of_query, ranking._words(general), has_general, half, copied, 10)
+    found, (copies, _) = scan.nearest(asked, words, k, within=limit, allowed=allowed, general=compared)
+    assert list(zip(*(column.tolist() for column in reversed(found)), strict=True)) == sorted(expected)[:k]
     shown = [row for row in range(count) if has_general[row] and (allowed is None or allowed[row])]
     near = sorted((far, row) for row in shown if (far := apart(general[row], general_query)) <= copied)
+    near = near if both else []
     assert copies.tolist() == [row for _, row in near[:k]]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, packed_width, unpack
-from centerhash.index.ranking import Columns, Mask, Rows
+from centerhash.index.items import Bools, Rows, View
 
 OTHERS = 2000  # random items that examples are compared with
 _RIDGE = 3.0  # added to the variance of each bit
@@ -37,7 +37,7 @@ def example_weights(
     return weights
 
 
-def bits_of(columns: Columns, rows: Rows, bits: int, general_bits: int | None) -> NDArray[np.int8]:
+def bits_of(columns: View, rows: Rows, bits: int, general_bits: int | None) -> NDArray[np.int8]:
     """Return the bits (n, K + V) of rows, -1 and +1; those of a missing general code are 0."""
     semantic = unpack(columns.semantic[rows], bits)
     if columns.general is None or general_bits is None:
@@ -55,7 +55,7 @@ class ByExamples:
     weights: NDArray[np.float64]
     bits: int  # K
 
-    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows with the largest scores."""
         rows = np.arange(len(columns.semantic)) if allowed is None else np.flatnonzero(allowed)
         scores = np.concatenate(
@@ -68,7 +68,7 @@ class ByExamples:
         ordered: Rows = rows[np.lexsort((rows, -scores))[:k]]
         return ordered
 
-    def _scores(self, columns: Columns, rows: Rows) -> NDArray[np.float64]:
+    def _scores(self, columns: View, rows: Rows) -> NDArray[np.float64]:
         scores = looked_up(byte_tables(self.weights[: self.bits]), columns.semantic[rows])
         if columns.general is not None:
             general = looked_up(byte_tables(self.weights[self.bits :]), columns.general[rows])
