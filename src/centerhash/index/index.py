@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, overload
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, overl
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, check_bits, check_packed, pack
+from centerhash.codes import Packed, check_bits, check_packed, pack, packed_width
 from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
 from centerhash.core.progress import Progress, resolve_progress
+from centerhash.index import query as queries
 from centerhash.index.items import (
+    LABELS,
     Batch,
     Counts,
     Facts,
@@ -36,20 +38,9 @@ from centerhash.index.items import (
     check_text,
     is_id,
 )
-from centerhash.index.like import OTHERS, bits_of, example_weights
+from centerhash.index.like import bits_of, example_weights, some_bits
 from centerhash.index.near_pairs import Pairs, code_pairs
-from centerhash.index.query import (
-    LabelQuery,
-    ModelInfo,
-    Query,
-    filter_of,
-    label_scores,
-    no_model,
-    query_by_code,
-    query_by_features,
-    query_by_item,
-    query_by_labels,
-)
+from centerhash.index.query import LabelQuery, ModelInfo, Query
 from centerhash.index.results import Added, Results, as_result
 from centerhash.index.store import Snapshot, Store
 
@@ -195,7 +186,7 @@ class Index:
     def model(self) -> PortableModel:
         """The model that makes the codes; it is loaded on first use."""
         if self.model_info.method is None:
-            raise no_model("add and search codes, or create an index with a model")
+            raise queries.no_model("add and search codes, or create an index with a model")
         with self._preparing:
             if self._model is None:
                 from centerhash.model.portable import PortableModel
@@ -246,52 +237,57 @@ class Index:
             raise InputError(
                 "the model makes general codes and scores of embeddings: give them only with codes."
             )
-        packed = None if codes is None else check_packed(codes, self.bits)
-        features = None if embeddings is None else check_features(embeddings, self.model.spec.features)
-        count = len(packed if packed is not None else features if features is not None else ())
-        if general is not None:
-            if self.general_bits is None:
-                raise InputError("this index has no general codes: create one with general_bits=.")
-            general = check_packed(general, self.general_bits, "general codes")
-        names = None if ids is None else check_ids(ids)
+        if general is not None and self.general_bits is None:
+            raise InputError("this index has no general codes: create one with general_bits=.")
+        given: Any = (
+            check_packed(codes, self.bits)
+            if codes is not None
+            else check_features(np.asarray(embeddings), self.model.spec.features)
+        )
+        count, names = len(given), None if ids is None else check_ids(ids)
         if names is not None and len(set(names)) != len(names):
             ((twice, _),) = Counter(names).most_common(1)
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
-        labels = None if labels is None else [check_labels(row) for row in labels]
-        scores = None if scores is None else [check_scores(row) for row in scores]
+        columns: dict[str, Any] = {
+            "general": None
+            if general is None
+            else check_packed(general, self.general_bits or 0, "general codes"),
+            "ids": names,
+            "labels": None if labels is None else [check_labels(row) for row in labels],
+            "scores": None if scores is None else [check_scores(row) for row in scores],
+        }
         values = check_attributes(self.attributes, attributes or {}, count)
-        columns = {"general": general, "ids": names, "labels": labels, "scores": scores, **values}
-        for name, column in columns.items():
+        for name, column in {**columns, **values}.items():
             if column is not None and len(column) != count:
                 raise InputError(f"{name} has {len(column):,} rows for {count:,} items.")
-        added, start = 0, 0
+        added, page = 0, max(_PAGE, len(self) // 4)
         with resolve_progress(progress) as report:
-            while start < count:
-                rows = slice(start, start + max(_PAGE, len(self) // 4))
-                page: list[Any] = [labels, scores, general, names]
-                labels_of, scores_of, general_of, ids_of = (
-                    None if column is None else column[rows] for column in page
-                )
-                if features is not None:
-                    part = np.asarray(features[rows], np.float32)
-                    semantic, general_of, labels_of, scores_of = self._encoded(part, labels_of)
-                elif packed is not None:
-                    semantic = packed[rows]
-                values_of = {name: column[rows] for name, column in values.items()}
-                batch = Batch.of(
-                    self.general_bits, semantic, general_of, ids_of, labels_of, scores_of, values_of
-                )
-                added += self._store.add(batch, replace=replace)
-                start = min(rows.stop, count)
-                report("items", start, count)
+            for start in range(0, count, page):
+                rows = slice(start, start + page)
+                part: dict[str, Any] = {
+                    name: None if column is None else column[rows] for name, column in columns.items()
+                }
+                part["semantic"] = given[rows]
+                if embeddings is not None:
+                    part |= self._encoded(np.asarray(given[rows], np.float32), part["labels"])
+                if part["general"] is None and self.general_bits is not None:
+                    width = packed_width(self.general_bits)
+                    part["general"] = np.zeros((len(part["semantic"]), width), np.uint8)
+                of_page = {name: column[rows] for name, column in values.items()}
+                added += self._store.add(Batch.of(**part, attributes=of_page), replace=replace)
+                report("items", min(rows.stop, count), count)
         return Added(added, count - added)
 
-    def _encoded(self, features: NDArray[np.float32], labels: Any) -> tuple[Packed, Any, Any, Any]:
+    def _encoded(self, features: NDArray[np.float32], labels: Any) -> dict[str, Any]:
         """Return packed codes, general codes, labels and label scores of embeddings (n, D)."""
         model = self.model
         names = model.label_names(features) if labels is None else labels
-        general = None if self.general_bits is None else pack(model.general_codes(features))
-        return pack(model.encode_features(features)), general, names, label_scores(model, features, names)
+        return {
+            "semantic": pack(model.encode_features(features)),
+            "general": None if self.general_bits is None else pack(model.general_codes(features)),
+            "labels": names,
+            "scores": queries.label_scores(model, features, names),
+        }
 
     def remove(self, ids: str | Sequence[str]) -> int:
         """Remove items and return how many of these ids were stored."""
@@ -305,21 +301,22 @@ class Index:
         """Show items that were hidden; return how many were."""
         return self._store.set_hidden(_listed(ids), False)
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Make all changes of this thread within the block one durable commit, and yield the connection.
 
         Whoever keeps facts beside the items in tables of their own writes them through it. A block within another one
         is part of its commit. Inside, `get`, `keys`, `ids`, `in` and `items` see what was written; searches are refused.
         """
-        with self._store.transaction() as sql:
-            yield sql
+        return self._store.transaction()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Read one commit within the block, whatever others write; yield the connection of this thread."""
         with self._store.reading() as snapshot:
             yield snapshot.sql
+
+    def _searching(self) -> AbstractContextManager[Snapshot]:
+        return self._store.reading(*self._store.columns, LABELS)
 
     def compact(self) -> None:
         """Reclaim the space of removed items. Keys stay as they are."""
@@ -359,31 +356,30 @@ class Index:
         not among its own results.
         """
         whole_number(k, "k", 1)
-        queries = {"an embedding": query, "code": code, "id": id, "labels": labels, "like": like}
-        names = [name for name, value in queries.items() if value is not None]
+        given = {"an embedding": query, "code": code, "id": id, "labels": labels, "like": like}
+        names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
             raise InputError(
                 f"search by exactly one of an embedding, code, id, labels or like, got {' and '.join(names) or 'none'}."
             )
-        with self._store.reading(*self._store.every_column) as snapshot:
+        with self._searching() as snapshot:
             if query is not None:
-                made = query_by_features(self.model, self._features(query, one=True))
+                made = queries.query_by_features(self.model, self._features(query, one=True))
             elif code is not None:
-                made = query_by_code(self.model_info, code)
+                made = queries.query_by_code(self.model_info, code)
             elif id is not None:
-                made = query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
+                made = queries.query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
             elif labels is not None:
-                made = query_by_labels(self.model_info, labels)
+                made = queries.query_by_labels(self.model_info, labels)
             else:
                 made = self._query_by_examples(snapshot, like, unlike)
             ranking = made.ranking(self.model_info, by, within, copies)
             mask = snapshot.allowed(self._filter(snapshot, only))
             rows = ranking.first(snapshot.view, k + len(made.items), mask)
             items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
-            names_of, size = None if made.weights is None else list(made.weights), snapshot.meta.size
-            packed = pack(made.code[None])[0]
-            results = [as_result(item, packed, made.general, names_of) for item in items]
-            return Results(results, made.explained, made.code, size)
+            packed, shown = pack(made.code[None])[0], None if made.weights is None else list(made.weights)
+            results = [as_result(item, packed, made.general, shown) for item in items]
+            return Results(results, made.explained, made.code, snapshot.meta.size)
 
     def _query_by_examples(self, snapshot: Snapshot, like: Any, unlike: Any) -> Query:
         """Return a query by items like it and unlike it: ids, or embeddings."""
@@ -395,16 +391,13 @@ class Index:
                 general = [] if self.general_bits is None else [model.general_codes(features)]
                 sides.append(np.hstack([model.encode_features(features), *general]))
             else:
-                keys = self._known(snapshot, _listed(examples))
-                rows = snapshot.rows_of_items(np.array(sorted(keys.values()), np.int64))
+                keys = snapshot.known_keys(_listed(examples))
+                rows = snapshot.rows_of_items(list(keys.values()))
                 sides.append(bits_of(snapshot.view, rows, self.bits, self.general_bits))
                 ids += keys
         if not len(sides[0]):
             raise InputError("a search by examples needs at least one item in `like`.")
-        shown = snapshot.view.shown
-        every = np.arange(snapshot.meta.rows) if shown is None else np.flatnonzero(shown)
-        sample = np.unique(np.random.default_rng(0).choice(every, OTHERS)) if len(every) > OTHERS else every
-        others = bits_of(snapshot.view, sample, self.bits, self.general_bits)
+        others = some_bits(snapshot.view, self.bits, self.general_bits)
         weights = example_weights(sides[0], sides[1], others)
         code = np.where(weights[: self.bits] >= 0, np.int8(1), np.int8(-1))
         return Query(code, bit_weights=weights, items=tuple(ids))
@@ -417,17 +410,12 @@ class Index:
             )
         return np.asarray(check_features(features, self.model.spec.features), np.float32)
 
-    def _filtered(self, only: Only) -> set[str]:
-        """Return the columns that a filter reads."""
-        columns = {attribute_column(name) for name in only.get("where") or () if name in self.attributes}
-        return columns | ({"labels"} if only.get("having") or only.get("without") else set())
-
     def _filter(self, snapshot: Snapshot, only: Only) -> Filter:
         among = only.get("among")
         if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
-            among = np.array(list(self._known(snapshot, _listed(among)).values()), np.int64)
+            among = np.array(list(snapshot.known_keys(_listed(among)).values()), np.int64)
         having, without = only.get("having", ()), only.get("without", ())
-        return filter_of(self.attributes, having, without, only.get("where"), among)
+        return queries.filter_of(self.attributes, having, without, only.get("where"), among)
 
     def list(
         self, offset: int = 0, limit: int = 100, *, order: str | None = None, **only: Unpack[Only]
@@ -445,7 +433,7 @@ class Index:
                 f"items are ordered by a number ({', '.join(numbers) or 'there is none'}), got {order!r}."
             )
         column = None if order is None else attribute_column(order)
-        with self._store.reading(*self._store.every_column) as snapshot:
+        with self._searching() as snapshot:
             mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
             total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
             if column is not None:
@@ -457,7 +445,7 @@ class Index:
 
     def count(self, **only: Unpack[Only]) -> Counts:
         """Count the items that pass the filter of `search`, in all and by the labels that they carry."""
-        with self._store.reading("key", "flags", "labels", *self._filtered(only)) as snapshot:
+        with self._searching() as snapshot:
             mask = snapshot.allowed(self._filter(snapshot, only))
             keys = snapshot.view["key"].astype(np.int64)
             keys = keys if mask is None else keys[mask]
@@ -473,35 +461,26 @@ class Index:
     def get(self, ids: Sequence[str]) -> Items: ...
     def get(self, ids: str | Sequence[str]) -> Item | Items:
         """Return the item of an id, or the items of several; InputError if one is not stored."""
-        with self._store.current() as snapshot:
+        with self._store.reading() as snapshot:
             items = self._items(snapshot, _listed(ids))
         return items[0] if isinstance(ids, str) else items
 
     def _items(self, snapshot: Snapshot, ids: Sequence[str]) -> Items:
-        known = self._known(snapshot, ids)
-        keys = np.unique(np.array(list(known.values()), np.int64))
-        items = {item.id: item for item in snapshot.items(snapshot.rows_of_items(keys))}
+        keys = set(snapshot.known_keys(ids).values())
+        items = {item.id: item for item in snapshot.items(snapshot.rows_of_items(list(keys)))}
         return [items[id] for id in ids]
-
-    def _known(self, snapshot: Snapshot, ids: Sequence[str]) -> dict[str, int]:
-        """Return the keys of ids, or raise InputError for one that is not stored."""
-        known = snapshot.keys(ids)
-        missing = next((id for id in ids if id not in known), None)
-        if missing is not None:
-            raise InputError(f"no item {missing!r} in the index, which holds {snapshot.meta.items:,}.")
-        return known
 
     def keys(self, ids: str | Sequence[str]) -> Keys:
         """Return the keys (n,) of ids, -1 for one that is not stored. A key is never used again for another item."""
         names = _listed(ids)
-        with self._store.current() as snapshot:
+        with self._store.reading() as snapshot:
             known = snapshot.keys(names)
         return np.array([known.get(id, -1) for id in names], np.int64)
 
     def ids(self, keys: Sequence[int] | NDArray[Any]) -> Names:
         """Return the ids of keys; InputError if an item of them is not stored."""
         numbers = np.asarray(keys, np.int64).tolist()
-        with self._store.current() as snapshot:
+        with self._store.reading() as snapshot:
             known = snapshot.ids(numbers)
         missing = next((key for key in numbers if key not in known), None)
         if missing is not None:
@@ -512,7 +491,7 @@ class Index:
         """Iterate over all items in the order of adding, also hidden ones, some at a time."""
         key = 0
         while True:
-            with self._store.current() as snapshot:
+            with self._store.reading() as snapshot:
                 items = snapshot.items_from(key)
             if not items:
                 return

@@ -48,6 +48,13 @@ def bits_of(columns: View, rows: Rows, bits: int, general_bits: int | None) -> N
     return np.hstack([semantic, general])
 
 
+def some_bits(columns: View, bits: int, general_bits: int | None) -> NDArray[np.int8]:
+    """Return the bits of random items that are not hidden, always the same ones of a commit."""
+    rows = np.arange(columns.meta.rows) if columns.shown is None else np.flatnonzero(columns.shown)
+    chosen = np.random.default_rng(0).integers(0, len(rows), OTHERS) if len(rows) > OTHERS else slice(None)
+    return bits_of(columns, rows[chosen], bits, general_bits)
+
+
 @dataclass(frozen=True, eq=False)
 class ByExamples:
     """The sum of the weights (K + V,) of the bits that are +1, minus that of the others, the largest first."""

@@ -261,12 +261,12 @@ def _nearest(
 
     compared = scan.NO_GENERAL
     if general is not None:
-        has_code = scan.NO_MASK if general.has_code is None else general.has_code.view(np.uint8)
+        mask = scan.NO_MASK if general.has_code is None else general.has_code.view(np.uint8)
         words, half = _words(general.codes), 4 * general.codes.shape[1]
-        compared = scan.General(_words(general.code[None])[0], words, has_code, half, general.copied, _WEIGHT)
-    mask = None if allowed is None else allowed.view(np.uint8)
+        compared = scan.General(_words(general.code[None])[0], words, mask, half, general.copied, _WEIGHT)
+    among = None if allowed is None else allowed.view(np.uint8)
     query, database = _words(code[None])[0], _words(codes)
-    (best, _), (copies, _) = scan.nearest(query, database, k, within=limit, allowed=mask, general=compared)
+    (best, _), (copies, _) = scan.nearest(query, database, k, within=limit, allowed=among, general=compared)
     return best, copies
 
 

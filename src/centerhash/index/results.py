@@ -10,7 +10,7 @@ import numpy as np
 
 from centerhash.codes import Codes, Packed
 from centerhash.core.rendering import Listed, to_frame
-from centerhash.index.items import Item, Value
+from centerhash.index.items import LEVELS, Item, Value
 from centerhash.index.ranking import near_bits
 from centerhash.model.base import Explained
 
@@ -83,6 +83,11 @@ def as_result(item: Item, code: Packed, general: Packed | None, labels: Sequence
         # only copies are compared with every view
         apart = int(every.min() if every.min() <= near_bits(general) else every[0])
     names = item.labels if labels is None else labels
-    probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
+    probability, share = (
+        {label: item.scores[label][number] / LEVELS for label in names if label in item.scores}
+        if item.scores
+        else None
+        for number in range(2)
+    )
     distance = (int.from_bytes(item.code.tobytes()) ^ int.from_bytes(code.tobytes())).bit_count()
     return Result(item.id, item.key, distance, apart, item.labels, probability, share, item.attributes)
