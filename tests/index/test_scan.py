@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from centerhash.codes import Packed
 from centerhash.index import ranking, scan
-from centerhash.index.items import Meta, View
+from centerhash.index.items import Meta
 from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic
+from centerhash.index.store import View
 
 
 def random_codes(generator: np.random.Generator, count: int, bits: int, distinct: int = 256) -> Packed:
@@ -108,7 +109,7 @@ def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | 
         "general": random_codes(generator, count, 128, 4),
         "flags": np.where(generator.random(count) < 0.7, 0, 4).astype(np.uint8),
     }
-    columns = View(Meta(1, count, count, 0, 0, 0, count, 0), arrays)
+    columns = View(Meta(1, count, count), arrays)
     allowed = None if share is None else generator.random(count) < share
     queries = [
         BySemantic(columns.semantic[7]),

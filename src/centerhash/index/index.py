@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, overl
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, check_bits, check_packed, pack, packed_width
+from centerhash.codes import Packed, check_bits, check_packed, pack
 from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.index import query as queries
+from centerhash.index import writing
 from centerhash.index.items import (
-    LABELS,
-    Batch,
     Counts,
     Facts,
     Filter,
@@ -42,7 +41,7 @@ from centerhash.index.like import bits_of, example_weights, some_bits
 from centerhash.index.near_pairs import Pairs, code_pairs
 from centerhash.index.query import LabelQuery, ModelInfo, Query
 from centerhash.index.results import Added, Results, as_result
-from centerhash.index.store import Snapshot, Store
+from centerhash.index.store import LABELS, Snapshot, Store
 
 if TYPE_CHECKING:  # what runs models takes long to import
     from centerhash.model.base import Model
@@ -237,8 +236,10 @@ class Index:
             raise InputError(
                 "the model makes general codes and scores of embeddings: give them only with codes."
             )
-        if general is not None and self.general_bits is None:
-            raise InputError("this index has no general codes: create one with general_bits=.")
+        if general is not None:
+            if self.general_bits is None:
+                raise InputError("this index has no general codes: create one with general_bits=.")
+            general = check_packed(general, self.general_bits, "general codes")
         given: Any = (
             check_packed(codes, self.bits)
             if codes is not None
@@ -248,34 +249,29 @@ class Index:
         if names is not None and len(set(names)) != len(names):
             ((twice, _),) = Counter(names).most_common(1)
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
+        values = check_attributes(self.attributes, attributes or {}, count)
         columns: dict[str, Any] = {
-            "general": None
-            if general is None
-            else check_packed(general, self.general_bits or 0, "general codes"),
+            "semantic": given,
+            "general": general,
             "ids": names,
             "labels": None if labels is None else [check_labels(row) for row in labels],
             "scores": None if scores is None else [check_scores(row) for row in scores],
+            **{attribute_column(name): column for name, column in values.items()},
         }
-        values = check_attributes(self.attributes, attributes or {}, count)
-        for name, column in {**columns, **values}.items():
+        for name, column in columns.items():
             if column is not None and len(column) != count:
                 raise InputError(f"{name} has {len(column):,} rows for {count:,} items.")
         added, page = 0, max(_PAGE, len(self) // 4)
         with resolve_progress(progress) as report:
             for start in range(0, count, page):
-                rows = slice(start, start + page)
-                part: dict[str, Any] = {
-                    name: None if column is None else column[rows] for name, column in columns.items()
+                end = min(start + page, count)
+                rows = {
+                    name: None if column is None else column[start:end] for name, column in columns.items()
                 }
-                part["semantic"] = given[rows]
                 if embeddings is not None:
-                    part |= self._encoded(np.asarray(given[rows], np.float32), part["labels"])
-                if part["general"] is None and self.general_bits is not None:
-                    width = packed_width(self.general_bits)
-                    part["general"] = np.zeros((len(part["semantic"]), width), np.uint8)
-                of_page = {name: column[rows] for name, column in values.items()}
-                added += self._store.add(Batch.of(**part, attributes=of_page), replace=replace)
-                report("items", min(rows.stop, count), count)
+                    rows |= self._encoded(np.asarray(rows["semantic"], np.float32), rows["labels"])
+                added += writing.add(self._store, rows, replace=replace)
+                report("items", end, count)
         return Added(added, count - added)
 
     def _encoded(self, features: NDArray[np.float32], labels: Any) -> dict[str, Any]:
@@ -291,15 +287,15 @@ class Index:
 
     def remove(self, ids: str | Sequence[str]) -> int:
         """Remove items and return how many of these ids were stored."""
-        return self._store.remove(_listed(ids))
+        return writing.remove(self._store, _listed(ids))
 
     def hide(self, ids: str | Sequence[str]) -> int:
         """Hide items from searches, lists and counts until they are shown; return how many were not hidden."""
-        return self._store.set_hidden(_listed(ids), True)
+        return writing.set_hidden(self._store, _listed(ids), True)
 
     def show(self, ids: str | Sequence[str]) -> int:
         """Show items that were hidden; return how many were."""
-        return self._store.set_hidden(_listed(ids), False)
+        return writing.set_hidden(self._store, _listed(ids), False)
 
     def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Make all changes of this thread within the block one durable commit, and yield the connection.
@@ -320,7 +316,7 @@ class Index:
 
     def compact(self) -> None:
         """Reclaim the space of removed items. Keys stay as they are."""
-        self._store.compact()
+        writing.compact(self._store)
 
     # --- queries
 
@@ -449,7 +445,7 @@ class Index:
             mask = snapshot.allowed(self._filter(snapshot, only))
             keys = snapshot.view["key"].astype(np.int64)
             keys = keys if mask is None else keys[mask]
-            return Counts(len(keys), snapshot.view.label_counts(mask), keys)
+            return Counts(len(keys), snapshot.label_counts(mask), keys)
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""

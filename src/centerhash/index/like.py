@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, packed_width, unpack
-from centerhash.index.items import Bools, Rows, View
+from centerhash.index.store import Bools, Rows, View
 
 OTHERS = 2000  # random items that examples are compared with
 _RIDGE = 3.0  # added to the variance of each bit

@@ -10,15 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, to_words
-from centerhash.index.items import LEVELS, Rows, View
-
-Mask: TypeAlias = NDArray[np.bool_]
+from centerhash.index.items import LEVELS
+from centerhash.index.store import Bools, Rows, View
 
 # Of a general bit compared with a semantic one: see docs/how-to/search.md.
 FACTOR = 0.1
@@ -51,7 +50,7 @@ _SCAN = "centerhash.index.scan"
 class Ranking(Protocol):
     """One order of all items."""
 
-    def first(self, columns: View, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the first k of the allowed rows (all if None), best first."""
 
 
@@ -69,7 +68,7 @@ class BySemantic:
     code: Packed
     within: int | None = None
 
-    def first(self, columns: View, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of the nearest semantic codes."""
         return _nearest(columns.semantic, self.code, k, allowed, self.within)[0]
 
@@ -82,7 +81,7 @@ class ByGeneral:
     within: int | None = None
     copies: bool = False
 
-    def first(self, columns: View, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies of any view, then of the nearest general codes of the query itself."""
         assert columns.general is not None
         allowed = _both(columns.has_general, allowed)
@@ -108,7 +107,7 @@ class ByBoth:
     within: int | None = None
     copies: bool = False
 
-    def first(self, columns: View, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies, then those with the smallest d."""
         assert columns.general is not None
         if self.copies and self.within is not None:  # copies are found by their general codes alone
@@ -156,7 +155,7 @@ class ByLabels:
     centers: Codes  # (C, K), by the numbers of their labels
     within: int | None = None
 
-    def first(self, columns: View, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows with the smallest penalties, of those that fit."""
         rows, penalties = self._scored(columns, allowed)
         if len(columns.unscored):
@@ -173,7 +172,7 @@ class ByLabels:
         ordered: Rows = rows[np.lexsort((rows, distances, penalties))[:k]]
         return ordered
 
-    def _scored(self, columns: View, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
+    def _scored(self, columns: View, allowed: Bools | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows in which every label has a stored probability that fits, and their penalties."""
         stored = [columns.scores(label, FITS * LEVELS) for label in self.weights]
         labels: NDArray[np.uint16] = np.zeros(len(columns.semantic), np.uint16)
@@ -222,7 +221,7 @@ def likelihoods(packed: Packed, centers: Codes, classes: Sequence[int]) -> NDArr
     return likely / total
 
 
-def _both(mask: Mask | None, other: Mask | None) -> Mask | None:
+def _both(mask: Bools | None, other: Bools | None) -> Bools | None:
     """Return a mask of the rows that pass both; None: all."""
     if mask is None or other is None:
         return other if mask is None else mask
@@ -234,7 +233,7 @@ class _General(NamedTuple):
 
     code: Packed
     codes: Packed
-    has_code: Mask | None
+    has_code: Bools | None
     copied: int
 
 
@@ -242,7 +241,7 @@ def _nearest(
     codes: Packed,
     code: Packed,
     k: int,
-    allowed: Mask | None,
+    allowed: Bools | None,
     within: int | None,
     general: _General | None = None,
 ) -> tuple[Rows, Rows]:
@@ -271,7 +270,7 @@ def _nearest(
 
 
 def _numpy_nearest(
-    codes: Packed, code: Packed, k: int, allowed: Mask | None, within: int, general: _General | None
+    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: _General | None
 ) -> tuple[Rows, Rows]:
     """Do the same without a compiled scan."""
     totals = distances = code_distances(codes, code)
@@ -285,7 +284,7 @@ def _numpy_nearest(
     return _smallest(totals, distances <= within, allowed, k), copies
 
 
-def _smallest(values: Rows, mask: Mask, allowed: Mask | None, k: int) -> Rows:
+def _smallest(values: Rows, mask: Bools, allowed: Bools | None, k: int) -> Rows:
     """Return the k rows with the smallest values, of those in the mask that are allowed."""
     rows = np.flatnonzero(mask if allowed is None else mask & allowed)
     if len(rows) > k:

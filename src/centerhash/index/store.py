@@ -1,16 +1,16 @@
 """The store of an index: one SQLite file, scanned columns in chunks of 4,096 rows, all else in ordinary tables.
 
     store = Store.create(path, Facts(bits=64))
-    store.add(batch)
     with store.reading("semantic") as snapshot:
         snapshot.items(rows)
 
 On disk. `chunks` has one blob per column and 4,096 rows, with the commit that wrote it and one checksum over column,
 chunk, commit and content. `items` and `texts` have a checksum per row. `meta` has the number of commits, rows, items and
 texts, `facts` what never changes. An item has a key, which is never used again, and a row, its position in the columns.
-Rows are in the order of keys; `compact` drops those of removed items. Names of labels are texts of the attribute "".
+Rows are in the order of keys; compaction drops those of removed items. Labels are texts of the attribute "".
 
-Writing reads and rewrites blobs in one SQLite transaction, whose lock is the only one. It needs nothing in memory.
+Writing (see `writing`) reads and rewrites blobs in one SQLite transaction, whose lock is the only one. It needs nothing
+in memory.
 
 In memory. A column is loaded when a search first needs it, and later brought up to date by `WHERE version > mine`. One of
 fixed width is one array with spare room at its end; label entries are arrays per chunk. A `View` is one commit: new rows
@@ -25,44 +25,37 @@ import os
 import sqlite3
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
-from functools import reduce
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, reduce
 from pathlib import Path
 from threading import Thread, current_thread
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.codes import Packed
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
-from centerhash.index.items import (
-    BARE,
-    CARRIED,
-    CHUNK,
-    FORMAT,
-    HIDDEN,
-    LABELS,
-    NO_PART,
-    REMOVED,
-    Batch,
-    Bools,
-    Facts,
-    Filter,
-    Item,
-    Keys,
-    Meta,
-    Part,
-    Rows,
-    View,
-    attribute_column,
-    joined,
-    updated,
-)
+from centerhash.index.items import FORMAT, LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
+from centerhash.model.base import FILTERED
 
+Rows: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+# Rows of a chunk of a column.
+CHUNK = 4096
+# Flags of a row: BARE has no general code, UNSCORED no label scores.
+HIDDEN, REMOVED, BARE, UNSCORED = 1, 2, 4, 8
+# Added to the number of a label in the entries of items that carry it.
+CARRIED = 1 << 31
+# The column of label entries.
+LABELS = "labels"
+# Rows that a view keeps in the order of an attribute.
+TOP = 1 << 14
 # Of SQLite: blobs are read 1.6 times as fast as from pages of 4,096.
 PAGE_BYTES = 16384
 # For another process that writes.
@@ -73,8 +66,7 @@ VARIABLES = 10_000
 _SCHEMA = """
 CREATE TABLE facts (json TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE meta (version INTEGER NOT NULL, rows INTEGER NOT NULL, items INTEGER NOT NULL, hidden INTEGER NOT NULL,
-    labels INTEGER NOT NULL, texts INTEGER NOT NULL, next_key INTEGER NOT NULL, next_number INTEGER NOT NULL,
-    crc INTEGER NOT NULL);
+    texts INTEGER NOT NULL, next_key INTEGER NOT NULL, next_number INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE items (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
 CREATE TABLE texts (number INTEGER PRIMARY KEY, attribute TEXT NOT NULL, text TEXT NOT NULL, crc INTEGER NOT NULL,
     UNIQUE (attribute, text));
@@ -85,6 +77,239 @@ CREATE INDEX changed ON chunks (name, version);
 _ADVICE = "restore a backup, or create the index again"
 
 
+# --- label entries
+
+
+class Entries(NamedTuple):
+    """Label entries of items: arrays of equal length, with rows in ascending order."""
+
+    rows: NDArray[Any]
+    labels: NDArray[Any]  # numbers of labels, plus CARRIED in entries of items that carry them
+    probabilities: NDArray[Any]  # in 255ths
+    shares: NDArray[Any]  # in 255ths
+
+    def take(self, selected: NDArray[Any] | slice) -> Self:
+        """Return some of the entries."""
+        return type(self)(*(column[selected] for column in self))
+
+
+class Part(NamedTuple):
+    """The label entries of a chunk of rows, sorted by label, then row."""
+
+    labels: NDArray[Any]  # those that occur, ascending; CARRIED ones come last
+    starts: NDArray[Any]  # where the entries of each begin, and the number of all
+    rows: NDArray[Any]  # within the chunk
+    probabilities: NDArray[Any]
+    shares: NDArray[Any]
+
+    @classmethod
+    def of(cls, parts: Sequence[Entries]) -> Self:
+        """Sort entries."""
+        entries = Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        order = np.lexsort((entries.rows, entries.labels))
+        rows, labels, probabilities, shares = entries.take(order)
+        starts = np.flatnonzero(np.diff(labels.astype(np.int64), prepend=-1))
+        ends = np.append(starts, len(order)).astype("<u4")
+        return cls(labels[starts].astype("<u4"), ends, rows.astype("<u2"), probabilities, shares)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` returned."""
+        labels, entries = np.frombuffer(data, "<u4", 2).tolist()
+        sizes, arrays, offset = (labels, labels + 1, entries, entries, entries), list[Any](), 8
+        for dtype, size in zip(("<u4", "<u4", "<u2", "u1", "u1"), sizes, strict=True):
+            arrays.append(np.frombuffer(data, dtype, size, offset))
+            offset += arrays[-1].nbytes
+        return cls(*arrays)
+
+    def to_bytes(self) -> bytes:
+        """Return the arrays, after the numbers of labels and of entries."""
+        sizes = np.array([len(self.labels), len(self.rows)], "<u4")
+        return b"".join(array.tobytes() for array in (sizes, *self))
+
+    def entries(self) -> Entries:
+        """Return all entries."""
+        labels = np.repeat(self.labels, np.diff(self.starts))
+        return Entries(self.rows, labels, self.probabilities, self.shares)
+
+    def place(self, label: np.uint32) -> slice:
+        """Return where the entries of a label are."""
+        position = self.labels.searchsorted(label)
+        if position == len(self.labels) or self.labels[position] != label:
+            return slice(0)
+        return slice(self.starts[position], self.starts[position + 1])
+
+    def of_row(self, row: int) -> list[tuple[int, int, int]]:
+        """Return label, probability and share of the entries of a row."""
+        positions = (self.rows == row).nonzero()[0]
+        labels = self.labels[self.starts.searchsorted(positions, "right") - 1]
+        columns = labels, self.probabilities[positions], self.shares[positions]
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def carried(self, mask: Bools | None) -> Iterator[tuple[int, int]]:
+        """Yield the labels that items of the chunk carry, and how many of those in the mask carry each."""
+        first = self.labels.searchsorted(np.uint32(CARRIED))
+        starts = self.starts[first:].astype(np.int64)
+        counts = np.diff(starts)
+        if mask is not None and len(counts):
+            is_counted = mask[self.rows[starts[0] :]]
+            counts = np.add.reduceat(is_counted, starts[:-1] - starts[0], dtype=np.int64)
+        yield from zip((self.labels[first:] - np.uint32(CARRIED)).tolist(), counts.tolist(), strict=True)
+
+
+NO_PART = Part.from_bytes(bytes(12))
+
+
+# --- columns in memory
+
+
+@dataclass(frozen=True)
+class View:
+    """The loaded columns of one commit. Nobody writes to the first `meta.rows` rows of its arrays, nor to its parts."""
+
+    meta: Meta
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # with spare room
+    parts: Sequence[Part] | None = None
+
+    @property
+    def columns(self) -> set[str]:
+        """Return the names of the columns that are loaded."""
+        return {*self.arrays, *(() if self.parts is None else [LABELS])}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.arrays[name][: self.meta.rows]
+
+    @property
+    def semantic(self) -> Packed:
+        """Return the packed semantic codes (N, ceil(K/8))."""
+        return self["semantic"]
+
+    @property
+    def general(self) -> Packed | None:
+        """Return the packed general codes (N, ceil(V/8)); None in an index without."""
+        return self["general"] if "general" in self.arrays else None
+
+    @cached_property
+    def _flags(self) -> int:
+        """Return the flags that any row has."""
+        return int(np.bitwise_or.reduce(self["flags"]))
+
+    def _without(self, flags: int) -> Bools | None:
+        return (self["flags"] & flags) == 0 if self._flags & flags else None
+
+    @cached_property
+    def shown(self) -> Bools | None:
+        """Return which rows are items that are not hidden; None: all."""
+        return self._without(HIDDEN | REMOVED)
+
+    @cached_property
+    def has_general(self) -> Bools | None:
+        """Return which rows have a general code; None: all."""
+        return self._without(BARE)
+
+    @cached_property
+    def unscored(self) -> Rows:
+        """Return the rows without label scores."""
+        scored = self._without(UNSCORED)
+        return np.empty(0, np.int64) if scored is None else np.flatnonzero(~scored)
+
+    def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
+        parts = [NO_PART, *(self.parts or ())]
+        places = [part.place(np.uint32(label)) for part in parts]
+        rows, probabilities, shares = (
+            np.concatenate([part[column][place] for part, place in zip(parts, places, strict=True)])
+            for column in (2, 3, 4)
+        )
+        sizes = [int(place.stop) - int(place.start or 0) for place in places]
+        kept = np.flatnonzero(probabilities >= least)
+        first = np.repeat(np.arange(-1, len(parts) - 1) * CHUNK, sizes)[kept]
+        return first + rows[kept], probabilities[kept], shares[kept]
+
+    def having(self, label: int | None) -> Bools:
+        """Return which rows carry a label, or have it with a probability of at least FILTERED; none for None."""
+        mask = np.zeros((chunks_of(self.meta), CHUNK), np.bool_)
+        if label is not None:
+            scored, carried, least = np.uint32(label), np.uint32(label + CARRIED), FILTERED * LEVELS
+            for of_chunk, part in zip(mask, self.parts or (), strict=True):
+                of_chunk[part.rows[part.place(carried)]] = True
+                place = part.place(scored)
+                of_chunk[part.rows[place][part.probabilities[place] >= least]] = True
+        return mask.reshape(-1)[: self.meta.rows]
+
+    def label_counts(self, mask: Bools | None) -> dict[int, int]:
+        """Return how many of the rows in a mask carry each label, by number."""
+        counts: dict[int, int] = {}
+        for chunk, part in enumerate(self.parts or ()):
+            for label, count in part.carried(
+                None if mask is None else mask[chunk * CHUNK : (chunk + 1) * CHUNK]
+            ):
+                counts[label] = counts.get(label, 0) + count
+        return counts
+
+    @cached_property
+    def _tops(self) -> dict[str, Rows]:
+        return {}
+
+    def top(self, column: str, count: int, mask: Bools | None) -> Rows:
+        """Return the rows in the mask with the largest values, descending; missing values come last.
+
+        Of all that are not hidden, the first ones are computed once for a commit.
+        """
+        rows = None if mask is None else np.flatnonzero(mask)
+        if mask is not self.shown or count > TOP:
+            return _largest(self[column], rows, count)
+        if column not in self._tops:
+            self._tops[column] = _largest(self[column], rows, TOP)
+        return self._tops[column][:count]
+
+
+def _largest(column: NDArray[np.float64], rows: Rows | None, count: int) -> Rows:
+    """Return the rows (all if None) with the largest values, descending; of equal ones the last comes first."""
+    values = column if rows is None else column[rows]
+    values = np.where(np.isnan(values), -np.inf, values)
+    if len(values) > count > 0:
+        best = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    else:
+        best = np.arange(len(values))
+    ordered: Rows = best[np.lexsort((-best, -values[best]))][:count]
+    return ordered if rows is None else rows[ordered]
+
+
+def chunks_of(meta: Meta) -> int:
+    """Return the number of chunks of each column."""
+    return -(-meta.rows // CHUNK)
+
+
+def updated(
+    old: NDArray[Any] | None,
+    dtype: np.dtype[Any],
+    changed: Iterable[tuple[int, NDArray[Any]]],
+    known: int,
+    rows: int,
+) -> NDArray[Any]:
+    """Return an array with the changed chunks of a column; views may be reading the `known` first rows of the old one.
+
+    It is the same array if only later rows are new and it has room for them, else a copy.
+    """
+    array = old
+    if array is None or len(array) < rows:
+        array = np.empty(rows + rows // 8 + CHUNK, dtype)
+        if old is not None:
+            array[:known] = old[:known]
+    for chunk, values in changed:
+        top = chunk * CHUNK
+        used = min(max(known - top, 0), len(values))
+        if values[:used].tobytes() != array[top : top + used].tobytes():
+            array = array.copy() if array is old else array
+            array[top : top + used] = values[:used]
+        array[top + used : top + len(values)] = values[used:]
+    return array
+
+
+# --- what a thread reads
+
+
 class Snapshot:
     """What one thread reads of one commit: loaded columns of its view, and chunks and rows of tables for all else.
 
@@ -92,7 +317,7 @@ class Snapshot:
     """
 
     def __init__(self, store: Store, sql: sqlite3.Connection, meta: Meta, view: View) -> None:
-        self.store, self.sql, self.meta, self.view = store, sql, meta, view
+        self.store, self.sql, self.meta, self.view, self.chunks = store, sql, meta, view, chunks_of(meta)
         # The chunk of each column that was read last, and its number.
         self._last: dict[str, tuple[int, Any]] = {}
 
@@ -106,23 +331,23 @@ class Snapshot:
         """Yield number and content of the chunks that a condition selects: values, or a `Part` of label entries."""
         query = f"SELECT name, chunk, version, crc, data FROM chunks WHERE {condition}"
         for name, chunk, version, crc, data in self.sql.execute(query, values):
-            if not isinstance(data, bytes) or _crc(name, chunk, version, data=data) != crc:
+            if not isinstance(data, bytes) or crc_of(name, chunk, version, data=data) != crc:
                 raise self.damaged(f"column '{name}', chunk {chunk}")
             if name == LABELS:
                 yield chunk, Part.from_bytes(data)
                 continue
-            content = self.store.columns[name].read(data)
-            if chunk < self.meta.chunks and len(content) != min(self.meta.rows - chunk * CHUNK, CHUNK):
+            content = np.frombuffer(data, self.store.columns[name])
+            if chunk < self.chunks and len(content) != min(self.meta.rows - chunk * CHUNK, CHUNK):
                 raise self.damaged(f"column '{name}', chunk {chunk} has {len(content)} rows")
             yield chunk, content
 
     def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
         """Yield the chunks that were written since a commit; none of new rows may be missing."""
-        due = set(range(since.rows // CHUNK, self.meta.chunks)) if self.meta.rows > since.rows else set()
+        due = set(range(since.rows // CHUNK, self.chunks)) if self.meta.rows > since.rows else set()
         # without ORDER BY, for which SQLite would sort the blobs
         for chunk, content in self._chunks("name = ? AND version > ?", name, since.version):
             due.discard(chunk)
-            if chunk < self.meta.chunks:
+            if chunk < self.chunks:
                 yield chunk, content
         if due:
             raise self.damaged(f"column '{name}', chunk {min(due)} is missing")
@@ -142,14 +367,14 @@ class Snapshot:
 
     def span(self, name: str, chunks: range) -> NDArray[Any]:
         """Return the values of consecutive chunks."""
-        nothing = self.store.columns[name].empty(0)
+        nothing = np.empty(0, self.store.columns[name])
         return np.concatenate([nothing, *(self.chunk(name, chunk) for chunk in chunks)])
 
     def _gather(self, name: str, rows: Rows) -> NDArray[Any]:
         """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
         if name in self.view.arrays:
             return self.view[name][rows]
-        values, chunks = self.store.columns[name].empty(len(rows)), rows // CHUNK
+        values, chunks = np.empty(len(rows), self.store.columns[name]), rows // CHUNK
         for chunk in np.unique(chunks).tolist():
             values[chunks == chunk] = self.chunk(name, chunk)[rows[chunks == chunk] % CHUNK]
         return values
@@ -157,7 +382,7 @@ class Snapshot:
     def write(self, name: str, chunk: int, data: bytes) -> None:
         """Write a chunk of a column in the commit to come."""
         version = self.meta.version
-        row = (name, chunk, version, _crc(name, chunk, version, data=data), data)
+        row = (name, chunk, version, crc_of(name, chunk, version, data=data), data)
         self.sql.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", row)
         self._last.pop(name, None)
 
@@ -166,7 +391,7 @@ class Snapshot:
     def table(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield rows of a table whose last value is their checksum, without that."""
         for *row, crc in self.sql.execute(query, values):
-            if _crc(*row) != crc:
+            if crc_of(*row) != crc:
                 raise self.damaged(f"a row of: {query.partition('FROM ')[2].partition(' ')[0]}")
             yield tuple(row)
 
@@ -209,33 +434,22 @@ class Snapshot:
         query = "SELECT number, attribute, text, crc FROM texts {} WHERE attribute = ? AND text"
         return self._numbers(query, texts, attribute, thorough=thorough)
 
-    def texts(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Return texts by their numbers."""
+    def texts(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return texts of attributes and names of labels by their numbers."""
+        numbers = list(numbers)
         rows = self._among("SELECT number, attribute, text, crc FROM texts WHERE number", numbers)
         texts = {number: text for number, _, text in rows}
         if len(texts) < len(numbers):
             raise self.damaged(f"{len(numbers) - len(texts)} texts are missing")
         return texts
 
-    @property
-    def labels(self) -> Mapping[int, str]:
-        """Return the names of all labels by number."""
-        if len(self.view.labels) == self.meta.labels:
-            return self.view.labels
-        rows = self.table("SELECT number, attribute, text, crc FROM texts WHERE attribute = ''")
-        labels = {number: text for number, _, text in rows}
-        if len(labels) != self.meta.labels:
-            raise self.damaged("labels are missing in its table of texts")
-        return dict(sorted(labels.items()))
-
     def add_texts(self, attribute: str, texts: Sequence[str]) -> dict[str, int]:
         """Return the numbers of texts of an attribute; new ones are stored."""
         numbers, meta = self.text_numbers(attribute, texts, thorough=False), self.meta
         new = [text for text in dict.fromkeys(texts) if text not in numbers]
         rows = [(number, attribute, text) for number, text in enumerate(new, meta.texts)]
-        self.sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, _crc(*row)) for row in rows))
-        of_labels = 0 if attribute else len(new)
-        self.meta = meta._replace(texts=meta.texts + len(new), labels=meta.labels + of_labels)
+        self.sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
+        self.meta = meta._replace(texts=meta.texts + len(new))
         return numbers | {text: number for number, _, text in rows}
 
     # --- items
@@ -264,32 +478,38 @@ class Snapshot:
     def items(self, rows: Rows) -> list[Item]:
         """Return the items of some rows, in their order."""
         columns = {name: self._gather(name, rows) for name in self.store.columns}
-        keys, flags, labels = columns["key"].tolist(), columns["flags"].tolist(), self.labels
-        ids, general = self.ids(keys), columns.get("general")
-        attributes: dict[str, list[Any]] = {}
+        keys, flags, general = columns["key"].tolist(), columns["flags"].tolist(), columns.get("general")
+        entries = [self.chunk(LABELS, row // CHUNK).of_row(row % CHUNK) for row in rows.tolist()]
+        labels = self.texts({label & (CARRIED - 1) for row in entries for label, _, _ in row})
+        ids, attributes = self.ids(keys), dict[str, list[Any]]()
         for name, kind in self.store.facts.attributes.items():
             values = columns[attribute_column(name)].tolist()
             if kind == "text":
-                texts = self.texts(sorted({value - 1 for value in values if value}))
+                texts = self.texts({value - 1 for value in values if value})
                 attributes[name] = [texts[value - 1] if value else None for value in values]
             else:  # NaN is a missing number
                 attributes[name] = [value if value == value else None for value in values]
         items = []
-        for place, (key, row, flag) in enumerate(zip(keys, rows.tolist(), flags, strict=True)):
+        for place, (key, flag, row) in enumerate(zip(keys, flags, entries, strict=True)):
             if key not in ids:
                 raise self.damaged(f"the id of item {key} is missing")
-            entries = self.chunk(LABELS, row // CHUNK).of_row(row % CHUNK)
-            carried = tuple(labels[label - CARRIED] for label, _, _ in entries if label >= CARRIED)
-            scores = {labels[label]: (level, share) for label, level, share in entries if label < CARRIED}
+            carried = tuple(labels[label - CARRIED] for label, _, _ in row if label >= CARRIED)
+            scores = {labels[label]: (level, share) for label, level, share in row if label < CARRIED}
             seen = None if general is None or flag & BARE else general[place]
             values = {name: column[place] for name, column in attributes.items()}
             code, hidden = columns["semantic"][place], bool(flag & HIDDEN)
             items.append(Item(key, ids[key], code, seen, carried, scores, values, hidden))
         return items
 
+    def label_counts(self, mask: Bools | None) -> dict[str, int]:
+        """Return how many of the rows in a mask carry each label, sorted by name."""
+        counts = {label: count for label, count in self.view.label_counts(mask).items() if count}
+        names = self.texts(counts)
+        return dict(sorted((names[label], count) for label, count in counts.items()))
+
     def items_from(self, key: int) -> list[Item]:
         """Return the next items whose keys are at least this, of one chunk."""
-        chunks = range(self.meta.chunks)
+        chunks = range(self.chunks)
         for chunk in chunks[bisect_left(chunks, key, key=lambda chunk: self.chunk("key", chunk)[-1]) :]:
             is_stored = self.chunk("flags", chunk) & REMOVED == 0
             rows = np.flatnonzero(is_stored & (self.chunk("key", chunk) >= key))
@@ -300,8 +520,9 @@ class Snapshot:
     def allowed(self, only: Filter) -> Bools | None:
         """Return a mask of the rows that pass a filter and are not hidden; None: all."""
         masks = [] if self.view.shown is None else [self.view.shown]
-        masks += [self.view.having(label) for label in only.having]
-        masks += [~self.view.having(label) for label in only.without]
+        labels = self.text_numbers("", [*only.having, *only.without])
+        masks += [self.view.having(labels.get(label)) for label in only.having]
+        masks += [~self.view.having(labels.get(label)) for label in only.without]
         for name, wanted in only.where.items():
             values = self.view[attribute_column(name)]
             if self.store.facts.attributes[name] == "number":
@@ -314,6 +535,27 @@ class Snapshot:
             masks.append(np.zeros(self.meta.rows, np.bool_))
             masks[-1][rows[rows >= 0]] = True
         return reduce(np.logical_and, masks) if masks else None
+
+    def check_columns(self) -> None:
+        """Read all columns, or raise DataError."""
+        items = hidden = 0
+        for name in (*self.store.columns, LABELS):
+            for _, content in self.changed(name, Meta()):
+                if name == "flags":
+                    items += int(np.count_nonzero(content & REMOVED == 0))
+                    hidden += int(np.count_nonzero(content & (REMOVED | HIDDEN) == HIDDEN))
+        if (items, hidden) != (self.meta.items, self.meta.hidden):
+            raise self.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
+
+    def check_tables(self) -> None:
+        """Read all tables, or raise DataError."""
+        for table, expected in (("items", self.meta.items), ("texts", self.meta.texts)):
+            count = sum(1 for _ in self.table(f"SELECT * FROM {table} NOT INDEXED"))
+            if count != expected:
+                raise self.damaged(f"{count} rows in its table {table} instead of {expected}")
+        for (line,) in self.sql.execute("PRAGMA integrity_check(1)"):
+            if line != "ok":
+                raise self.damaged(line)
 
 
 class _Connection(sqlite3.Connection):
@@ -344,18 +586,18 @@ class Store:
         """Create the file of an empty store and open it; `labels` are numbered first, in their order."""
         with closing(sqlite3.connect(path, isolation_level=None)) as sql:
             sql.executescript(f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA}")
-            text, meta = json.dumps(asdict(facts)), Meta(0, labels=len(labels), texts=len(labels))
-            sql.execute("INSERT INTO facts VALUES (?, ?)", (text, _crc(text)))
-            sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, _crc(*meta)))
+            text, meta = json.dumps(asdict(facts)), Meta(0, texts=len(labels))
+            sql.execute("INSERT INTO facts VALUES (?, ?)", (text, crc_of(text)))
+            sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, crc_of(*meta)))
             rows = ((number, "", name) for number, name in enumerate(labels))
-            sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, _crc(*row)) for row in rows))
+            sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
             sql.execute("COMMIT")
         return cls(path)
 
     def _read_facts(self) -> Facts:
         row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
         try:
-            if row is None or _crc(row[0]) != row[1]:
+            if row is None or crc_of(row[0]) != row[1]:
                 raise ValueError("they do not match their checksum")
             facts = Facts(**json.loads(row[0]))
             if facts.format != FORMAT:
@@ -419,7 +661,7 @@ class Store:
         """Return what the table `meta` holds now."""
         with self._explained():
             for *values, crc in self._connection().execute("SELECT * FROM meta"):
-                if _crc(*values) == crc:
+                if crc_of(*values) == crc:
                     return Meta(*values)
             raise DataError(f"'{self.path}' is damaged (the table meta): {_ADVICE}.")
 
@@ -439,7 +681,7 @@ class Store:
                 if names:
                     raise InputError("searches are refused inside a transaction: search after its block.")
                 meta = self.meta()
-                yield Snapshot(self, sql, meta, View(meta, labels=self._view.labels))
+                yield Snapshot(self, sql, meta, View(meta))
             else:
                 try:
                     # so that no other thread has loaded a later commit than this one
@@ -466,19 +708,18 @@ class Store:
         if old.meta == meta and columns == old.columns:
             return old
         if meta.rows < old.meta.rows:  # older views still read the rows that were dropped
-            old = View(Meta(), labels=old.labels)
-        snapshot.view = View(meta, labels=old.labels)
+            old = View(Meta())
         arrays, parts = dict(old.arrays), old.parts
         for name in columns:
             since = old.meta if name in old.columns else Meta()
             changed = snapshot.changed(name, since)
             if name == LABELS:
-                parts = [*(parts or ()), *[NO_PART] * (meta.chunks - len(parts or ()))]
+                parts = [*(parts or ()), *[NO_PART] * (snapshot.chunks - len(parts or ()))]
                 for chunk, part in changed:
                     parts[chunk] = part
             else:
                 arrays[name] = updated(arrays.get(name), self.columns[name], changed, since.rows, meta.rows)
-        return View(meta, arrays, parts, snapshot.labels)
+        return View(meta, arrays, parts)
 
     # --- writing
 
@@ -505,116 +746,18 @@ class Store:
                 raise
 
     @contextmanager
-    def _changing(self) -> Iterator[Snapshot]:
+    def changing(self) -> Iterator[Snapshot]:
         """Within a transaction, return a snapshot to write through; nothing is written unless its `meta` changes."""
         with self.transaction() as sql, self.reading() as snapshot:
             before = snapshot.meta = snapshot.meta._replace(version=snapshot.meta.version + 1)
             yield snapshot
             if snapshot.meta != before:
                 names = ", ".join(f"{name} = ?" for name in (*Meta._fields, "crc"))
-                sql.execute(f"UPDATE meta SET {names}", (*snapshot.meta, _crc(*snapshot.meta)))
+                sql.execute(f"UPDATE meta SET {names}", (*snapshot.meta, crc_of(*snapshot.meta)))
 
-    def add(self, batch: Batch, *, replace: bool = False) -> int:
-        """Add items in one commit and return how many; those of known ids are skipped, or replaced if asked."""
-        with self._changing() as snapshot:
-            first = snapshot.meta.next_number
-            ids = [str(number) for number in range(first, first + len(batch))]
-            ids = ids if batch.ids is None else list(batch.ids)
-            known = snapshot.keys(ids, thorough=False) if snapshot.meta.items else {}
-            if replace:
-                self._flag(snapshot, list(known.values()), REMOVED, True)
-            elif known:
-                rows = [row for row, id in enumerate(ids) if id not in known]
-                batch, ids = batch.take(np.array(rows, np.int64)), [ids[row] for row in rows]
-            if len(batch):
-                self._append(snapshot, batch, ids)
-            return len(batch)
-
-    def _append(self, snapshot: Snapshot, batch: Batch, ids: Sequence[str]) -> None:
-        first, count = snapshot.meta.rows, len(batch)
-        end, keys = first + count, range(snapshot.meta.next_key, snapshot.meta.next_key + count)
-        columns = {**batch.columns, "key": np.array(keys)}
-        for name, kind in self.facts.attributes.items():
-            if kind == "text":
-                values = columns[attribute_column(name)].tolist()
-                texts = snapshot.add_texts(name, [text for text in values if text is not None])
-                numbers = [0 if text is None else texts[text] + 1 for text in values]
-                columns[attribute_column(name)] = np.array(numbers)
-        columns = {name: columns[name].astype(column.dtype) for name, column in self.columns.items()}
-        labels = snapshot.add_texts("", batch.labels)
-        label_numbers = np.array([labels[name] for name in batch.labels], np.uint32)
-        entries, carried = batch.entries, batch.entries.labels & CARRIED
-        entries = entries._replace(labels=label_numbers[entries.labels & (CARRIED - 1)] | carried)
-        for chunk in range(first // CHUNK, -(-end // CHUNK)):
-            top, bottom = max(chunk * CHUNK, first), min((chunk + 1) * CHUNK, end)
-            is_new, selected = top == chunk * CHUNK, slice(top - first, bottom - first)
-            for name, values in columns.items():
-                before = b"" if is_new else snapshot.chunk(name, chunk).tobytes()
-                snapshot.write(name, chunk, before + values[selected].tobytes())
-            places = slice(*np.searchsorted(entries.rows, (selected.start, selected.stop)).tolist())
-            added = entries.take(places)
-            added = added._replace(rows=added.rows + (first - chunk * CHUNK))
-            parts = [added] if is_new else [snapshot.chunk(LABELS, chunk).entries(), added]
-            snapshot.write(LABELS, chunk, Part.of(joined(parts)).to_bytes())
-        stored = ((key, id, _crc(key, id)) for key, id in zip(keys, ids, strict=True))
-        snapshot.sql.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
-        is_number = (id for id in ids if id.isascii() and id.isdecimal() and len(id) < 19)
-        snapshot.meta = snapshot.meta._replace(
-            rows=end,
-            items=snapshot.meta.items + count,
-            next_key=keys.stop,
-            next_number=max(snapshot.meta.next_number, 1 + max(map(int, is_number), default=-1)),
-        )
-
-    def _flag(self, snapshot: Snapshot, keys: Sequence[int], flag: int, is_set: bool) -> int:
-        """Set or clear a flag of items; return of how many it has changed."""
-        rows, changed, hidden = snapshot.rows_of_items(keys), 0, 0
-        for chunk in np.unique(rows // CHUNK).tolist():
-            flags = snapshot.chunk("flags", chunk).copy()
-            places = rows[rows // CHUNK == chunk] % CHUNK
-            before = flags[places]
-            flags[places] = before | flag if is_set else before & ~np.uint8(flag)
-            changed += int(np.count_nonzero(before != flags[places]))
-            hidden += int(np.count_nonzero(before & HIDDEN))
-            snapshot.write("flags", chunk, flags.tobytes())
-        meta = snapshot.meta
-        if flag == REMOVED:
-            snapshot.sql.executemany("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
-            snapshot.meta = meta._replace(items=meta.items - changed, hidden=meta.hidden - hidden)
-        else:
-            snapshot.meta = meta._replace(hidden=meta.hidden + (changed if is_set else -changed))
-        return changed
-
-    def remove(self, ids: Sequence[str]) -> int:
-        """Remove items in one commit and return how many were stored; their rows stay until `compact`."""
-        with self._changing() as snapshot:
-            return self._flag(snapshot, list(snapshot.keys(ids).values()), REMOVED, True)
-
-    def set_hidden(self, ids: Sequence[str], hidden: bool) -> int:
-        """Hide items or show them again in one commit; return of how many this has changed."""
-        with self._changing() as snapshot:
-            return self._flag(snapshot, list(snapshot.known_keys(ids).values()), HIDDEN, hidden)
-
-    def compact(self) -> None:
-        """Drop the rows of removed items and give their space back; keys stay as they are."""
-        with self._changing() as snapshot:
-            every = range(snapshot.meta.chunks)
-            rows = np.flatnonzero(snapshot.span("flags", every) & REMOVED == 0)
-            if len(rows) == snapshot.meta.rows:
-                return
-            for chunk, start in enumerate(range(0, len(rows), CHUNK)):
-                # of no earlier chunk than this one, so that none is read which has been written
-                selected = rows[start : start + CHUNK]
-                read = range(int(selected[0]) // CHUNK, int(selected[-1]) // CHUNK + 1)
-                for name in self.columns:
-                    values = snapshot.span(name, read)[selected - read.start * CHUNK]
-                    snapshot.write(name, chunk, values.tobytes())
-                parts = [snapshot.chunk(LABELS, old).entries(old * CHUNK) for old in read]
-                snapshot.write(LABELS, chunk, Part.of(joined(parts).of_rows(selected)).to_bytes())
-            snapshot.sql.execute("DELETE FROM chunks WHERE chunk >= ?", (-(-len(rows) // CHUNK),))
-            snapshot.meta = snapshot.meta._replace(rows=len(rows))
-        sql = self._connection()
-        if not sql.in_transaction:
+    def shrink(self) -> None:
+        """Give the space of deleted rows back, unless a transaction runs."""
+        if not (sql := self._connection()).in_transaction:
             with self._explained():
                 sql.execute("VACUUM")
                 sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -624,34 +767,13 @@ class Store:
     def verify(self) -> list[str]:
         """Read everything and return a sentence for each damage that was found."""
         problems: list[str] = []
-        for check in (self._verify_columns, self._verify_tables, self._verify_file):
+        for check in (Snapshot.check_columns, Snapshot.check_tables):
             try:
                 with self.reading() as snapshot:
                     check(snapshot)
             except (DataError, OutputError) as error:
                 problems.append(str(error))
         return problems
-
-    def _verify_columns(self, snapshot: Snapshot) -> None:
-        items = hidden = 0
-        for name in (*self.columns, LABELS):
-            for _, content in snapshot.changed(name, Meta()):
-                if name == "flags":
-                    items += int(np.count_nonzero(content & REMOVED == 0))
-                    hidden += int(np.count_nonzero(content & (REMOVED | HIDDEN) == HIDDEN))
-        if (items, hidden) != (snapshot.meta.items, snapshot.meta.hidden):
-            raise snapshot.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
-
-    def _verify_tables(self, snapshot: Snapshot) -> None:
-        for table, expected in (("items", snapshot.meta.items), ("texts", snapshot.meta.texts)):
-            count = sum(1 for _ in snapshot.table(f"SELECT * FROM {table} NOT INDEXED"))
-            if count != expected:
-                raise snapshot.damaged(f"{count} rows in its table {table} instead of {expected}")
-
-    def _verify_file(self, snapshot: Snapshot) -> None:
-        for (line,) in snapshot.sql.execute("PRAGMA integrity_check(1)"):
-            if line != "ok":
-                raise snapshot.damaged(line)
 
     def back_up(self, path: Path, progress: Progress = silent) -> None:
         """Copy the file as of one commit, also while another process writes."""
@@ -672,7 +794,7 @@ def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
 
 
-def _crc(*values: object, data: bytes = b"") -> int:
+def crc_of(*values: object, data: bytes = b"") -> int:
     """Return the checksum of the values of a row of a table; `data` is a long one among them."""
     return crc32(data, crc32("\0".join(map(str, values)).encode()))
 
