@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ class Results(Listed[Result]):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row per result and the fields of `Result`."""
-        return to_frame([row.to_dict() for row in self]).reindex(columns=[one.name for one in fields(Result)])
+        return to_frame([row.to_dict() for row in self]).reindex(columns=list(Result.__annotations__))
 
     def __repr__(self) -> str:
         nearest = f", nearest {self[0].id!r} at distance {self[0].distance}" if self else ""
@@ -82,12 +82,9 @@ def as_result(item: Item, code: Packed, general: Packed | None, labels: Sequence
         every = np.bitwise_count(item.general ^ general).sum(axis=1)
         # only copies are compared with every view
         apart = int(every.min() if every.min() <= near_bits(general) else every[0])
-    names = item.labels if labels is None else labels
-    probability, share = (
-        {label: item.scores[label][number] / LEVELS for label in names if label in item.scores}
-        if item.scores
-        else None
-        for number in range(2)
-    )
-    distance = (int.from_bytes(item.code.tobytes()) ^ int.from_bytes(code.tobytes())).bit_count()
+    stored = [name for name in (item.labels if labels is None else labels) if name in item.scores]
+    probability, share = ({name: item.scores[name][kind] / LEVELS for name in stored} for kind in range(2))
+    distance = int(np.bitwise_count(item.code ^ code).sum())
+    if not item.scores:
+        return Result(item.id, item.key, distance, apart, item.labels, attributes=item.attributes)
     return Result(item.id, item.key, distance, apart, item.labels, probability, share, item.attributes)
