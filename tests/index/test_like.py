@@ -25,8 +25,9 @@ def clusters(seed: int = 0, count: int = 600, bits: int = 48) -> tuple[np.ndarra
 def test_weights_of_independent_bits() -> None:
     others = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.int8)  # mean 0, covariance I
     likes, unlikes = np.array([[1, 1], [1, -1]], np.int8), np.array([[1, -1]], np.int8)
-    assert example_weights(likes, unlikes[:0], others).tolist() == [0.25, 0]
-    assert example_weights(likes, unlikes, others).tolist() == [0.1875, 0.0625]
+    ridge = 1 + 0.5 + 20 / 2
+    np.testing.assert_allclose(example_weights(likes, unlikes[:0], others), [1 / ridge, 0])
+    np.testing.assert_allclose(example_weights(likes, unlikes, others), [0.75 / ridge, 0.25 / ridge])
 
 
 @pytest.mark.parametrize("share", [None, 0.3])

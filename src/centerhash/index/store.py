@@ -228,14 +228,11 @@ class View:
 
     def having(self, label: int | None) -> Bools:
         """Return which rows carry a label, or have it with a probability of at least FILTERED; none for None."""
-        mask = np.zeros((chunks_of(self.meta), CHUNK), np.bool_)
+        mask = np.zeros(self.meta.rows, np.bool_)
         if label is not None:
-            scored, carried, least = np.uint32(label), np.uint32(label + CARRIED), FILTERED * LEVELS
-            for of_chunk, part in zip(mask, self.parts or (), strict=True):
-                of_chunk[part.rows[part.place(carried)]] = True
-                place = part.place(scored)
-                of_chunk[part.rows[place][part.probabilities[place] >= least]] = True
-        return mask.reshape(-1)[: self.meta.rows]
+            mask[self.scores(label, FILTERED * LEVELS)[0]] = True
+            mask[self.scores(label + CARRIED, 0)[0]] = True
+        return mask
 
     def label_counts(self, mask: Bools | None) -> dict[int, int]:
         """Return how many of the rows in a mask carry each label, by number."""
@@ -316,7 +313,7 @@ class Snapshot:
     Inside a transaction no column is loaded, what it has written is read, and `meta` is of the commit to come.
     """
 
-    def __init__(self, store: Store, sql: sqlite3.Connection, meta: Meta, view: View) -> None:
+    def __init__(self, store: Store, sql: _Connection, meta: Meta, view: View) -> None:
         self.store, self.sql, self.meta, self.view, self.chunks = store, sql, meta, view, chunks_of(meta)
         # The chunk of each column that was read last, and its number.
         self._last: dict[str, tuple[int, Any]] = {}
@@ -435,13 +432,16 @@ class Snapshot:
         return self._numbers(query, texts, attribute, thorough=thorough)
 
     def texts(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return texts of attributes and names of labels by their numbers."""
-        numbers = list(numbers)
-        rows = self._among("SELECT number, attribute, text, crc FROM texts WHERE number", numbers)
+        """Return texts of attributes and names of labels by their numbers; those of labels are kept."""
+        known, numbers = self.store.known_texts, list(numbers)
+        missing = [number for number in numbers if number not in known]
+        rows = list(self._among("SELECT number, attribute, text, crc FROM texts WHERE number", missing))
+        if len(rows) < len(missing):
+            raise self.damaged(f"{len(missing) - len(rows)} texts are missing")
+        if self.sql.snapshot is self:  # what a transaction has written may be undone
+            known.update((number, text) for number, attribute, text in rows if not attribute)
         texts = {number: text for number, _, text in rows}
-        if len(texts) < len(numbers):
-            raise self.damaged(f"{len(numbers) - len(texts)} texts are missing")
-        return texts
+        return {number: texts[number] if number in texts else known[number] for number in numbers}
 
     def add_texts(self, attribute: str, texts: Sequence[str]) -> dict[str, int]:
         """Return the numbers of texts of an attribute; new ones are stored."""
@@ -576,6 +576,7 @@ class Store:
         self._connections: dict[Thread, _Connection] = {}
         self._connecting, self._loading = threading.Lock(), threading.Lock()
         self._view = View(Meta())
+        self.known_texts: dict[int, str] = {}
         with self._explained():
             self.facts = self._read_facts()
         self.columns = self.facts.columns

@@ -104,11 +104,13 @@ def _entries(snapshot: Snapshot, count: int, given: Mapping[str, Any]) -> Entrie
     scores: Sequence[LabelScores] = given["scores"] or [{}] * count
     names = {name: None for row in (*labels, *scores) for name in row}
     numbers = snapshot.add_texts("", list(names))
-    rows = list[tuple[int, int, int, int]]()
+    flat = list[int]()
     for row, (carried, of_row) in enumerate(zip(labels, scores, strict=True)):
-        rows += [(row, numbers[name] + CARRIED, LEVELS, 0) for name in carried]
-        rows += [(row, numbers[name], *pair) for name, pair in of_row.items()]
-    columns = np.array(rows, np.int64).reshape(-1, 4).T
+        for name in carried:
+            flat += (row, numbers[name] + CARRIED, LEVELS, 0)
+        for name, (probability, share) in of_row.items():
+            flat += (row, numbers[name], probability, share)
+    columns = np.array(flat, np.int64).reshape(-1, 4).T
     types = ("<i8", "<u4", "u1", "u1")
     return Entries(*(column.astype(of) for column, of in zip(columns, types, strict=True)))
 
