@@ -40,6 +40,7 @@ from centerhash.index.items import (
 from centerhash.index.like import bits_of, example_weights, some_bits
 from centerhash.index.near_pairs import Pairs, code_pairs
 from centerhash.index.query import LabelQuery, ModelInfo, Query
+from centerhash.index.ranking import both
 from centerhash.index.results import Added, Results, as_result
 from centerhash.index.store import LABELS, Snapshot, Store
 
@@ -111,15 +112,13 @@ class Index:
             raise InputError("`general_bits` is of an index without a model: give `bits` as well.")
         if model is not None and bits is not None:
             raise InputError("an index has either a model or codes of `bits`: give one of both.")
-        kinds = _attribute_kinds(attributes or {})
-        target = Path(folder)
+        kinds, target = _attribute_kinds(attributes or {}), Path(folder)
         _check_new(target)
         with atomic_folder(target) as draft:
             if bits is None:
                 info = _save_model(model, draft / MODEL)
             else:
-                width = None if general_bits is None else check_bits(general_bits)
-                info = ModelInfo(check_bits(bits), width)
+                info = ModelInfo(check_bits(bits), None if general_bits is None else check_bits(general_bits))
             facts = Facts(info.bits, info.general_bits, kinds, info.to_json())
             Store.create(draft / ITEMS, facts, info.classes).close()
         return cls.open(target)
@@ -143,10 +142,8 @@ class Index:
         if not (place / ITEMS).is_file():
             raise _no_index(place)
         refuse_links(place, _FILES)
-        index = cls(place, Store(place / ITEMS, read_only=read_only))
-        index._encoding = {"device": device, "engine": engine}
-        if max_pixels is not None:
-            index._encoding["max_pixels"] = max_pixels
+        index, limit = cls(place, Store(place / ITEMS, read_only=read_only)), {"max_pixels": max_pixels}
+        index._encoding = {"device": device, "engine": engine, **({} if max_pixels is None else limit)}
         return index
 
     # --- facts
@@ -186,11 +183,10 @@ class Index:
         """The model that makes the codes; it is loaded on first use."""
         if self.model_info.method is None:
             raise queries.no_model("add and search codes, or create an index with a model")
-        with self._preparing:
-            if self._model is None:
-                from centerhash.model.portable import PortableModel
+        from centerhash.model.portable import PortableModel
 
-                self._model = PortableModel.load(self.folder / MODEL)
+        with self._preparing:
+            self._model = self._model or PortableModel.load(self.folder / MODEL)
             return self._model
 
     def encoder(self) -> Encoder:
@@ -355,9 +351,8 @@ class Index:
         given = {"an embedding": query, "code": code, "id": id, "labels": labels, "like": like}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
-            raise InputError(
-                f"search by exactly one of an embedding, code, id, labels or like, got {' and '.join(names) or 'none'}."
-            )
+            got = " and ".join(names) or "none"
+            raise InputError(f"search by exactly one of an embedding, code, id, labels or like, got {got}.")
         with self._searching() as snapshot:
             if query is not None:
                 made = queries.query_by_features(self.model, self._features(query, one=True))
@@ -425,18 +420,16 @@ class Index:
         whole_number(limit, "limit", 0)
         if order is not None and self.attributes.get(order) is not float:
             numbers = [name for name, kind in self.attributes.items() if kind is float]
-            raise InputError(
-                f"items are ordered by a number ({', '.join(numbers) or 'there is none'}), got {order!r}."
-            )
-        column = None if order is None else attribute_column(order)
+            allowed = ", ".join(numbers) or "there is none"
+            raise InputError(f"items are ordered by a number ({allowed}), got {order!r}.")
         with self._searching() as snapshot:
             mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
             total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
-            if column is not None:
-                rows = view.top(column, offset + limit, mask)[offset:]
+            if order is not None:
+                rows = view.top(attribute_column(order), offset + limit, mask)[offset:]
             else:
-                every = range(total - 1, -1, -1)[offset : offset + limit]
-                rows = np.array(every, np.int64) if mask is None else np.flatnonzero(mask)[list(every)]
+                last = range(total - 1, -1, -1)[offset : offset + limit]
+                rows = np.array(last, np.int64) if mask is None else np.flatnonzero(mask)[list(last)]
             return snapshot.items(rows), total
 
     def count(self, **only: Unpack[Only]) -> Counts:
@@ -500,8 +493,8 @@ class Index:
             raise InputError("this index has no general codes, so it cannot compare items by them.")
         with self._store.reading("key", "flags", "general") as snapshot:
             view = snapshot.view
-            masks = [mask for mask in (view.shown, view.has_general) if mask is not None]
-            rows = np.flatnonzero(np.logical_and.reduce(masks)) if masks else slice(None)
+            mask = both(view.shown, view.has_general)
+            rows = slice(None) if mask is None else np.flatnonzero(mask)
             general, keys = view["general"][rows], view["key"][rows].astype(np.int64)
         with resolve_progress(progress) as report:
             pairs = code_pairs(general, whole_number(most, "most", 0), report)
@@ -625,15 +618,10 @@ def _check_new(folder: Path) -> None:
 
 
 def _no_index(folder: Path) -> DataError:
-    if (folder / "index.json").is_file():
-        return DataError(
-            f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then create the "
-            "index and add its items again."
-        )
-    return DataError(
-        f"'{folder}' is no index ({ITEMS} is missing): create one first, with `centerhash index create` or "
-        "centerhash.Index.create."
-    )
+    is_old = (folder / "index.json").is_file()
+    reason = "was made by an earlier version: move it away" if is_old else f"is no index ({ITEMS} is missing)"
+    advice = "create one with `centerhash index create` or centerhash.Index.create, and add its items"
+    return DataError(f"'{folder}' {reason}; {advice}.")
 
 
 def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
@@ -647,26 +635,16 @@ def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
     loaded = model if isinstance(model, Model) else load("coco" if model is None else model)
     loaded.save_portable(folder)
     spec = PortableModel.load(folder).spec
-    return ModelInfo(
-        spec.bits,
-        spec.general_bits,
-        spec.method,
-        spec.backbone,
-        spec.classes,
-        spec.label_threshold or 0.0,
-        spec.center_codes(),
-        spec.center_directions(),
-    )
+    about = spec.method, spec.backbone, spec.classes, spec.label_threshold or 0.0
+    return ModelInfo(spec.bits, spec.general_bits, *about, spec.center_codes(), spec.center_directions())
 
 
 def _attribute_kinds(attributes: Mapping[str, type]) -> dict[str, str]:
     kinds = {kind: name for name, kind in _TYPES.items()}
     for name, kind in attributes.items():
-        check_text(name, "the name of an attribute")
-        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
-            raise InputError(
-                f"the name of an attribute has 1 to {_MAX_NAME} printable characters, got {name!r:.80}."
-            )
+        if not 0 < len(check_text(name, "the name of an attribute")) <= _MAX_NAME or not name.isprintable():
+            allowed = f"1 to {_MAX_NAME} printable characters"
+            raise InputError(f"the name of an attribute has {allowed}, got {name!r:.80}.")
         if kind not in kinds:
             raise InputError(f"the attribute '{name}' is a number (float) or a text (str), got {kind!r:.80}.")
     return {name: kinds[kind] for name, kind in attributes.items()}

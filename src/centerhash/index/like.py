@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, unpack
-from centerhash.index.store import Bools, Rows, View
+from centerhash.index.store import Bools, Rows, View, smallest
 
 # Random items that examples are compared with.
 OTHERS = 2000
@@ -76,11 +76,7 @@ class ByExamples:
                 scores[block] += (
                     general if view.has_general is None else general * view.has_general[rows[block]]
                 )
-        if len(rows) > k:
-            best = scores >= -np.partition(-scores, k - 1)[k - 1]
-            rows, scores = rows[best], scores[best]
-        ordered: Rows = rows[np.lexsort((rows, -scores))[:k]]
-        return ordered
+        return smallest(-scores, rows, k)
 
 
 def _sums(weights: NDArray[np.float64], packed: Packed) -> NDArray[np.float64]:

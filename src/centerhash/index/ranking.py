@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, to_words
 from centerhash.index.items import LEVELS
-from centerhash.index.store import Bools, Rows, View
+from centerhash.index.store import Bools, Rows, View, smallest
 
 # Of a general bit compared with a semantic one: see docs/how-to/search.md.
 FACTOR = 0.1
@@ -84,7 +84,7 @@ class ByGeneral:
     def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies of any view, then of the nearest general codes of the query itself."""
         assert columns.general is not None
-        allowed = _both(columns.has_general, allowed)
+        allowed = both(columns.has_general, allowed)
         nearest, _ = _nearest(columns.general, self.general[0], k, allowed, self.within)
         if not self.copies or len(self.general) == 1:  # its copies are the first of these
             return nearest
@@ -111,7 +111,7 @@ class ByBoth:
         """Return the rows of copies, then those with the smallest d."""
         assert columns.general is not None
         if self.copies and self.within is not None:  # copies are found by their general codes alone
-            allowed = _both(code_distances(columns.semantic, self.code) <= self.within, allowed)
+            allowed = both(code_distances(columns.semantic, self.code) <= self.within, allowed)
         limit = near_bits(columns.general)
         compared = _General(
             self.general[0], columns.general, columns.has_general, limit if self.copies else -1
@@ -119,7 +119,7 @@ class ByBoth:
         rows, copies = _nearest(columns.semantic, self.code, k, allowed, self.within, compared)
         if not self.copies:
             return rows
-        candidates, allowed = [copies], _both(columns.has_general, allowed)
+        candidates, allowed = [copies], both(columns.has_general, allowed)
         candidates += [_nearest(columns.general, view, k, allowed, limit)[0] for view in self.general[1:]]
         return _copies_first(columns.general, self.general, candidates, rows, k)
 
@@ -221,7 +221,7 @@ def likelihoods(packed: Packed, centers: Codes, classes: Sequence[int]) -> NDArr
     return likely / total
 
 
-def _both(mask: Bools | None, other: Bools | None) -> Bools | None:
+def both(mask: Bools | None, other: Bools | None) -> Bools | None:
     """Return a mask of the rows that pass both; None: all."""
     if mask is None or other is None:
         return other if mask is None else mask
@@ -275,22 +275,16 @@ def _numpy_nearest(
     """Do the same without a compiled scan."""
     totals = distances = code_distances(codes, code)
     copies = np.empty(0, np.int64)
+    is_allowed = True if allowed is None else allowed
     if general is not None:
         apart = code_distances(general.codes, general.code)
         if general.has_code is not None:
             apart[~general.has_code] = 4 * general.codes.shape[1]
         totals = _WEIGHT * distances + apart
-        copies = _smallest(apart, apart <= general.copied, allowed, k)
-    return _smallest(totals, distances <= within, allowed, k), copies
-
-
-def _smallest(values: Rows, mask: Bools, allowed: Bools | None, k: int) -> Rows:
-    """Return the k rows with the smallest values, of those in the mask that are allowed."""
-    rows = np.flatnonzero(mask if allowed is None else mask & allowed)
-    if len(rows) > k:
-        rows = rows[values[rows] <= np.partition(values[rows], k - 1)[k - 1]]
-    ordered: Rows = rows[np.argsort(values[rows], kind="stable")[:k]]
-    return ordered
+        rows = np.flatnonzero((apart <= general.copied) & is_allowed)
+        copies = smallest(apart[rows], rows, k)
+    rows = np.flatnonzero((distances <= within) & is_allowed)
+    return smallest(totals[rows], rows, k), copies
 
 
 def _words(packed: Packed) -> NDArray[Any]:

@@ -146,16 +146,6 @@ class Part(NamedTuple):
         columns = labels, self.probabilities[positions], self.shares[positions]
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def carried(self, mask: Bools | None) -> Iterator[tuple[int, int]]:
-        """Yield the labels that items of the chunk carry, and how many of those in the mask carry each."""
-        first = self.labels.searchsorted(np.uint32(CARRIED))
-        starts = self.starts[first:].astype(np.int64)
-        counts = np.diff(starts)
-        if mask is not None and len(counts):
-            is_counted = mask[self.rows[starts[0] :]]
-            counts = np.add.reduceat(is_counted, starts[:-1] - starts[0], dtype=np.int64)
-        yield from zip((self.labels[first:] - np.uint32(CARRIED)).tolist(), counts.tolist(), strict=True)
-
 
 NO_PART = Part.from_bytes(bytes(12))
 
@@ -234,16 +224,6 @@ class View:
             mask[self.scores(label + CARRIED, 0)[0]] = True
         return mask
 
-    def label_counts(self, mask: Bools | None) -> dict[int, int]:
-        """Return how many of the rows in a mask carry each label, by number."""
-        counts: dict[int, int] = {}
-        for chunk, part in enumerate(self.parts or ()):
-            for label, count in part.carried(
-                None if mask is None else mask[chunk * CHUNK : (chunk + 1) * CHUNK]
-            ):
-                counts[label] = counts.get(label, 0) + count
-        return counts
-
     @cached_property
     def _tops(self) -> dict[str, Rows]:
         return {}
@@ -253,24 +233,25 @@ class View:
 
         Of all that are not hidden, the first ones are computed once for a commit.
         """
-        rows = None if mask is None else np.flatnonzero(mask)
-        if mask is not self.shown or count > TOP:
-            return _largest(self[column], rows, count)
-        if column not in self._tops:
-            self._tops[column] = _largest(self[column], rows, TOP)
-        return self._tops[column][:count]
+        if mask is self.shown and count <= TOP:
+            if column not in self._tops:
+                self._tops[column] = self._largest(column, TOP, mask)
+            return self._tops[column][:count]
+        return self._largest(column, count, mask)
+
+    def _largest(self, column: str, count: int, mask: Bools | None) -> Rows:
+        """Return the rows with the largest values, descending; of equal ones the last comes first."""
+        rows = np.arange(self.meta.rows) if mask is None else np.flatnonzero(mask)
+        values = self[column][rows]
+        return smallest(np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], count)
 
 
-def _largest(column: NDArray[np.float64], rows: Rows | None, count: int) -> Rows:
-    """Return the rows (all if None) with the largest values, descending; of equal ones the last comes first."""
-    values = column if rows is None else column[rows]
-    values = np.where(np.isnan(values), -np.inf, values)
-    if len(values) > count > 0:
-        best = np.flatnonzero(values >= np.partition(values, -count)[-count])
-    else:
-        best = np.arange(len(values))
-    ordered: Rows = best[np.lexsort((-best, -values[best]))][:count]
-    return ordered if rows is None else rows[ordered]
+def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
+    """Return those rows (n,) that have the smallest values (n,), ascending; of equal ones the first comes first."""
+    if len(rows) > count > 0:
+        kept = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+        values, rows = values[kept], rows[kept]
+    return rows[np.argsort(values, kind="stable")[:count]]
 
 
 def chunks_of(meta: Meta) -> int:
@@ -503,9 +484,18 @@ class Snapshot:
 
     def label_counts(self, mask: Bools | None) -> dict[str, int]:
         """Return how many of the rows in a mask carry each label, sorted by name."""
-        counts = {label: count for label, count in self.view.label_counts(mask).items() if count}
+        counts: dict[int, int] = {}
+        for chunk, part in enumerate(self.view.parts or ()):
+            first = part.labels.searchsorted(np.uint32(CARRIED))
+            starts, carried = part.starts[first:].astype(np.int64), part.labels[first:].tolist()
+            numbers = np.diff(starts)
+            if mask is not None and carried:
+                is_counted = mask[chunk * CHUNK : (chunk + 1) * CHUNK][part.rows[starts[0] :]]
+                numbers = np.add.reduceat(is_counted, starts[:-1] - starts[0], dtype=np.int64)
+            for label, number in zip(carried, numbers.tolist(), strict=True):
+                counts[label - CARRIED] = counts.get(label - CARRIED, 0) + number
         names = self.texts(counts)
-        return dict(sorted((names[label], count) for label, count in counts.items()))
+        return dict(sorted((names[label], count) for label, count in counts.items() if count))
 
     def items_from(self, key: int) -> list[Item]:
         """Return the next items whose keys are at least this, of one chunk."""
