@@ -112,10 +112,10 @@ def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | 
     columns = View(Meta(1, count, count), arrays)
     allowed = None if share is None else generator.random(count) < share
     queries = [
-        BySemantic(columns.semantic[7]),
-        BySemantic(columns.semantic[7], 9),
-        ByBoth(columns.semantic[9], arrays["general"][3:5]),
-        ByBoth(columns.semantic[9], arrays["general"][3:5], 20, copies=True),
+        BySemantic(columns["semantic"][7]),
+        BySemantic(columns["semantic"][7], 9),
+        ByBoth(columns["semantic"][9], arrays["general"][3:5]),
+        ByBoth(columns["semantic"][9], arrays["general"][3:5], 20, copies=True),
         ByGeneral(arrays["general"][3:5], copies=True),
     ]
     plain = [query.first(columns, 50, allowed).tolist() for query in queries]

@@ -86,11 +86,7 @@ class Index:
         self._model: PortableModel | None = None
         self._encoder: Encoder | None = None
         self._seen = store.meta().version
-        facts = store.facts
-        try:
-            self.model_info = ModelInfo.from_json(facts.bits, facts.general_bits, facts.model)
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"the facts of the model in '{store.path}' cannot be read: {error}.") from None
+        self.model_info = ModelInfo.from_json(store.facts.bits, store.facts.general_bits, store.facts.model)
 
     @classmethod
     def create(

@@ -40,10 +40,10 @@ def example_weights(
 
 def bits_of(view: View, rows: Rows, bits: int, general_bits: int | None) -> NDArray[np.int8]:
     """Return the bits (n, K + V) of rows, -1 and +1; those of a missing general code are 0."""
-    semantic = unpack(view.semantic[rows], bits)
-    if view.general is None or general_bits is None:
+    semantic = unpack(view["semantic"][rows], bits)
+    if general_bits is None:
         return semantic
-    general = unpack(view.general[rows], general_bits)
+    general = unpack(view["general"][rows], general_bits)
     return np.hstack(
         [semantic, general if view.has_general is None else general * view.has_general[rows, None]]
     )
@@ -70,9 +70,9 @@ class ByExamples:
         scores = np.zeros(len(rows))
         for start in range(0, len(rows), _BLOCK):
             block = slice(start, start + _BLOCK)
-            scores[block] = _sums(self.weights[: self.bits], view.semantic[rows[block]])
-            if view.general is not None:
-                general = _sums(self.weights[self.bits :], view.general[rows[block]])
+            scores[block] = _sums(self.weights[: self.bits], view["semantic"][rows[block]])
+            if "general" in view.arrays:
+                general = _sums(self.weights[self.bits :], view["general"][rows[block]])
                 scores[block] += (
                     general if view.has_general is None else general * view.has_general[rows[block]]
                 )

@@ -35,8 +35,7 @@ from centerhash.model.loading import load
 # Milvus' own limit for one search.
 _MAX_RESULTS = 16_384
 _ADDRESS = re.compile(r"milvus:((?:https?|tcp|grpc)://[^#]+)#([A-Za-z_][A-Za-z0-9_]{0,254})")
-_TIMEOUT = 60.0
-_ROWS = 4_096
+_TIMEOUT, _ROWS = 60.0, 4_096
 # Percent-encoded bytes of an id or a label, and labels of an item.
 _MAX_BYTES, _MAX_LABELS = 2_048, 1_024
 
@@ -125,18 +124,16 @@ class MilvusIndex:
             codes = pack(self.model.encode_features(features))
             labels = self.model.label_names(features) if labels is None else labels
         packed, names, values = check_packed(np.asarray(codes), self.bits), check_ids(ids), attributes or {}
+        known = 0
         if not values.keys() <= self.attributes.keys():
             raise InputError(f"the attributes of this index are {list(self.attributes)}, got {list(values)}.")
         columns: list[Any] = [packed, names, labels or [()] * len(names), *values.values()]
         if len({len(column) for column in columns}) > 1:
             raise InputError(f"numbers of codes, ids, labels, attributes differ: {list(map(len, columns))}.")
-        known = 0
         for start in range(0, len(names), _ROWS):
             page = list(zip(*(column[start : start + _ROWS] for column in columns), strict=True))
-            listed = json.dumps([_text(row[1]) for row in page])
-            stored = {
-                row["id"] for row in self._call("query", filter=f"id in {listed}", output_fields=["id"])
-            }
+            listed = f"id in {json.dumps([_text(row[1]) for row in page])}"
+            stored = {row["id"] for row in self._call("query", filter=listed, output_fields=["id"])}
             known += len(stored)
             if fresh := [_row(values, *row) for row in page if replace or _text(row[1]) not in stored]:
                 self._call("upsert", data=fresh)

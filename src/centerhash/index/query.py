@@ -18,7 +18,7 @@ from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.index.items import LEVELS, Filter, Item, Keys, LabelScores, Where, check_labels, check_text
 from centerhash.index.like import ByExamples
-from centerhash.index.ranking import SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic, Ranking
+from centerhash.index.ranking import SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic
 from centerhash.model.base import PRESENT, Explained
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
 LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
+Ranking: TypeAlias = BySemantic | ByGeneral | ByBoth | ByLabels | ByExamples
 
 BY = ("both", "general", "semantic")
 # Classes of an item whose scores are stored, besides those of its labels.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,6 @@ SMALL = 1 << 13
 _SCAN = "centerhash.index.scan"
 
 
-class Ranking(Protocol):
-    """One order of all items."""
-
-    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
-        """Return the first k of the allowed rows (all if None), best first."""
-
-
 def code_distances(codes: Packed, code: Packed) -> Rows:
     """Return the Hamming distances (m,) of packed codes (m, W) to one (W,)."""
     differing = np.bitwise_count(to_words(codes) ^ to_words(code[None]))
@@ -70,7 +63,7 @@ class BySemantic:
 
     def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of the nearest semantic codes."""
-        return _nearest(columns.semantic, self.code, k, allowed, self.within)[0]
+        return _nearest(columns["semantic"], self.code, k, allowed, self.within)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +76,15 @@ class ByGeneral:
 
     def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies of any view, then of the nearest general codes of the query itself."""
-        assert columns.general is not None
         allowed = both(columns.has_general, allowed)
-        nearest, _ = _nearest(columns.general, self.general[0], k, allowed, self.within)
+        nearest, _ = _nearest(columns["general"], self.general[0], k, allowed, self.within)
         if not self.copies or len(self.general) == 1:  # its copies are the first of these
             return nearest
-        limit = near_bits(columns.general)
-        limit = limit if self.within is None else min(limit, self.within)
-        candidates = [_nearest(columns.general, view, k, allowed, limit)[0] for view in self.general]
-        return _copies_first(columns.general, self.general, candidates, nearest, k)
+        limit = min(
+            near_bits(columns["general"]), 8 * self.general.shape[1] if self.within is None else self.within
+        )
+        candidates = [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general]
+        return _copies_first(columns["general"], self.general, candidates, nearest, k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,19 +102,18 @@ class ByBoth:
 
     def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies, then those with the smallest d."""
-        assert columns.general is not None
         if self.copies and self.within is not None:  # copies are found by their general codes alone
-            allowed = both(code_distances(columns.semantic, self.code) <= self.within, allowed)
-        limit = near_bits(columns.general)
+            allowed = both(code_distances(columns["semantic"], self.code) <= self.within, allowed)
+        limit = near_bits(columns["general"])
         compared = _General(
-            self.general[0], columns.general, columns.has_general, limit if self.copies else -1
+            self.general[0], columns["general"], columns.has_general, limit if self.copies else -1
         )
-        rows, copies = _nearest(columns.semantic, self.code, k, allowed, self.within, compared)
+        rows, copies = _nearest(columns["semantic"], self.code, k, allowed, self.within, compared)
         if not self.copies:
             return rows
         candidates, allowed = [copies], both(columns.has_general, allowed)
-        candidates += [_nearest(columns.general, view, k, allowed, limit)[0] for view in self.general[1:]]
-        return _copies_first(columns.general, self.general, candidates, rows, k)
+        candidates += [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general[1:]]
+        return _copies_first(columns["general"], self.general, candidates, rows, k)
 
 
 def near_bits(general: Packed) -> int:
@@ -161,21 +153,20 @@ class ByLabels:
         if len(columns.unscored):
             unscored = columns.unscored if allowed is None else columns.unscored[allowed[columns.unscored]]
             rows = np.concatenate([rows, unscored])
-            penalties = np.concatenate([penalties, self._from_codes(columns.semantic[unscored])])
+            penalties = np.concatenate([penalties, self._from_codes(columns["semantic"][unscored])])
         if self.within is not None:
-            near = code_distances(columns.semantic[rows], self.code) <= self.within
+            near = code_distances(columns["semantic"][rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
         if len(rows) > k:
             best = penalties <= np.partition(penalties, k - 1)[k - 1]
             rows, penalties = rows[best], penalties[best]
-        distances = code_distances(columns.semantic[rows], self.code)
-        ordered: Rows = rows[np.lexsort((rows, distances, penalties))[:k]]
-        return ordered
+        distances = code_distances(columns["semantic"][rows], self.code)
+        return np.take(rows, np.lexsort((rows, distances, penalties))[:k])
 
     def _scored(self, columns: View, allowed: Bools | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows in which every label has a stored probability that fits, and their penalties."""
         stored = [columns.scores(label, FITS * LEVELS) for label in self.weights]
-        labels: NDArray[np.uint16] = np.zeros(len(columns.semantic), np.uint16)
+        labels: NDArray[np.uint16] = np.zeros(len(columns["semantic"]), np.uint16)
         for rows, _, _ in stored:
             labels[rows] += 1
         if allowed is not None:

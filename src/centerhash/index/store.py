@@ -37,7 +37,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
 from centerhash.index.items import FORMAT, LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
@@ -169,23 +168,9 @@ class View:
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.arrays[name][: self.meta.rows]
 
-    @property
-    def semantic(self) -> Packed:
-        """Return the packed semantic codes (N, ceil(K/8))."""
-        return self["semantic"]
-
-    @property
-    def general(self) -> Packed | None:
-        """Return the packed general codes (N, ceil(V/8)); None in an index without."""
-        return self["general"] if "general" in self.arrays else None
-
-    @cached_property
-    def _flags(self) -> int:
-        """Return the flags that any row has."""
-        return int(np.bitwise_or.reduce(self["flags"]))
-
     def _without(self, flags: int) -> Bools | None:
-        return (self["flags"] & flags) == 0 if self._flags & flags else None
+        mask = (self["flags"] & flags) == 0
+        return None if mask.all() else mask
 
     @cached_property
     def shown(self) -> Bools | None:
@@ -200,8 +185,7 @@ class View:
     @cached_property
     def unscored(self) -> Rows:
         """Return the rows without label scores."""
-        scored = self._without(UNSCORED)
-        return np.empty(0, np.int64) if scored is None else np.flatnonzero(~scored)
+        return np.flatnonzero(self["flags"] & UNSCORED)
 
     def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
         """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
@@ -587,15 +571,12 @@ class Store:
 
     def _read_facts(self) -> Facts:
         row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
-        try:
-            if row is None or crc_of(row[0]) != row[1]:
-                raise ValueError("they do not match their checksum")
-            facts = Facts(**json.loads(row[0]))
-            if facts.format != FORMAT:
-                raise ValueError(f"their format is {facts.format}, this version reads {FORMAT}")
-        except (ValueError, TypeError) as error:
-            raise DataError(f"the facts in '{self.path}' cannot be read ({error}): {_ADVICE}.") from None
-        return facts
+        if row is None or crc_of(row[0]) != row[1]:
+            raise DataError(f"'{self.path}' is damaged (the table facts): {_ADVICE}.")
+        facts = json.loads(row[0])
+        if facts["format"] != FORMAT:
+            raise DataError(f"'{self.path}' is of another version of centerhash: create the index again.")
+        return Facts(**facts)
 
     # --- connections
 
@@ -609,9 +590,9 @@ class Store:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                advice = "wait until it has finished, then try again"
                 raise InputError(
-                    f"'{self.path.parent}' is being written by another process: wait until it has finished, then try "
-                    "again."
+                    f"'{self.path.parent}' is being written by another process: {advice}."
                 ) from None
             if name.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
                 raise OutputError(f"cannot read or write '{self.path}': {error}.") from error
@@ -721,9 +702,7 @@ class Store:
             raise InputError(f"'{self.path.parent}' was opened read-only: open it for writing to change it.")
         sql = self._connection()
         if sql.snapshot is not None:
-            raise InputError(
-                "an index cannot be changed while the same thread reads: change it after that block."
-            )
+            raise InputError("an index cannot be changed while its thread reads: change it after that block.")
         is_inner = sql.in_transaction
         with self._explained():
             sql.execute("SAVEPOINT block" if is_inner else "BEGIN IMMEDIATE")
