@@ -64,8 +64,8 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
             before = b"" if is_new else snapshot.chunk(name, chunk).tobytes()
             snapshot.write(name, chunk, before + values[selected].tobytes())
         added = entries.take(slice(*np.searchsorted(entries.rows, (selected.start, selected.stop)).tolist()))
-        parts = [added._replace(rows=added.rows + (first - chunk * CHUNK))]
-        parts += [] if is_new else [snapshot.chunk(LABELS, chunk).entries()]
+        parts = [] if is_new else [snapshot.chunk(LABELS, chunk).entries()]
+        parts.append(added._replace(rows=added.rows + (first - chunk * CHUNK)))
         snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
     stored = ((key, id, crc_of(key, id)) for key, id in zip(keys, ids, strict=True))
     snapshot.sql.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
