@@ -366,7 +366,8 @@ class Index:
             items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
             packed, shown = pack(made.code[None])[0], None if made.weights is None else list(made.weights)
             results = [as_result(item, packed, made.general, shown) for item in items]
-            return Results(results, made.explained, made.code, snapshot.meta.size)
+            size = snapshot.meta.items - snapshot.meta.hidden
+            return Results(results, made.explained, made.code, size)
 
     def _query_by_examples(self, snapshot: Snapshot, like: Any, unlike: Any) -> Query:
         """Return a query by items like it and unlike it: ids, or embeddings."""
@@ -544,7 +545,7 @@ class Index:
         meta, info = self._store.meta(), self.model_info
         return {
             "index": str(self.folder),
-            "size": meta.size,
+            "size": meta.items - meta.hidden,
             "hidden": meta.hidden,
             "bits": self.bits,
             "general_bits": self.general_bits,
@@ -567,7 +568,8 @@ class Index:
         self._store.close()
 
     def __len__(self) -> int:
-        return self._store.meta().size
+        meta = self._store.meta()
+        return meta.items - meta.hidden
 
     def __bool__(self) -> bool:
         return True  # also an empty index

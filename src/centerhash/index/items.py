@@ -83,11 +83,6 @@ class Meta(NamedTuple):
     next_key: int = 0
     next_number: int = 0  # the id of the next item that is added without one
 
-    @property
-    def size(self) -> int:
-        """Return the number of items that are not hidden."""
-        return self.items - self.hidden
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -32,12 +32,10 @@ from centerhash.index.results import Added, Result, Results
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 
-# Milvus' own limit for one search.
-_MAX_RESULTS = 16_384
 _ADDRESS = re.compile(r"milvus:((?:https?|tcp|grpc)://[^#]+)#([A-Za-z_][A-Za-z0-9_]{0,254})")
 _TIMEOUT, _ROWS = 60.0, 4_096
-# Percent-encoded bytes of an id or a label, and labels of an item.
-_MAX_BYTES, _MAX_LABELS = 2_048, 1_024
+# Milvus' own limit for one search, percent-encoded bytes of an id or a label, and labels of an item.
+_MAX_RESULTS, _MAX_BYTES, _MAX_LABELS = 16_384, 2_048, 1_024
 
 
 class MilvusIndex:
@@ -128,7 +126,7 @@ class MilvusIndex:
         if not values.keys() <= self.attributes.keys():
             raise InputError(f"the attributes of this index are {list(self.attributes)}, got {list(values)}.")
         columns: list[Any] = [packed, names, labels or [()] * len(names), *values.values()]
-        if len({len(column) for column in columns}) > 1:
+        if len({*map(len, columns)}) > 1:
             raise InputError(f"numbers of codes, ids, labels, attributes differ: {list(map(len, columns))}.")
         for start in range(0, len(names), _ROWS):
             page = list(zip(*(column[start : start + _ROWS] for column in columns), strict=True))

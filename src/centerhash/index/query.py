@@ -204,12 +204,8 @@ def _read_code(code: Any, bits: int) -> Codes:
             raise ValueError(f"got {values.dtype} of shape {values.shape}")
         read: Codes = as_codes(values[None])[0]
     except ValueError as error:  # InputError is one
-        raise InputError(
-            f"a code is {bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits: {error}".rstrip(
-                "."
-            )
-            + "."
-        ) from None
+        expected = f"a code is {bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits"
+        raise InputError(f"{expected}; {error}") from None
     return read
 
 
@@ -231,7 +227,8 @@ def filter_of(
     among: Keys | None,
 ) -> Filter:
     """Return the filter for what a caller passed; `among` are keys."""
-    labels = [check_labels([names] if isinstance(names, str) else names) for names in (having, without)]
+    both = (having, without)
+    labels = [check_labels([names] if isinstance(names, str) else names) if names else () for names in both]
     ranges: dict[str, Where] = {}
     for name, wanted in (where or {}).items():
         if name not in attributes:
