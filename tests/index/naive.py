@@ -314,5 +314,5 @@ def damages(index: Index) -> list[str]:
 
 def small_chunks(monkeypatch: Any, rows: int) -> None:
     """Let columns have chunks of a few rows."""
-    for module in ("items", "store"):
+    for module in ("store", "writing"):
         monkeypatch.setattr(f"centerhash.index.{module}.CHUNK", rows)

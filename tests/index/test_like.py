@@ -9,8 +9,9 @@ import pytest
 
 from centerhash.codes import pack
 from centerhash.index import Index
-from centerhash.index.items import Meta, View
+from centerhash.index.items import Meta
 from centerhash.index.like import ByExamples, example_weights
+from centerhash.index.store import View
 
 
 def clusters(seed: int = 0, count: int = 600, bits: int = 48) -> tuple[np.ndarray, np.ndarray]:
@@ -24,8 +25,9 @@ def clusters(seed: int = 0, count: int = 600, bits: int = 48) -> tuple[np.ndarra
 def test_weights_of_independent_bits() -> None:
     others = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.int8)  # mean 0, covariance I
     likes, unlikes = np.array([[1, 1], [1, -1]], np.int8), np.array([[1, -1]], np.int8)
-    assert example_weights(likes, unlikes[:0], others).tolist() == [0.25, 0]
-    assert example_weights(likes, unlikes, others).tolist() == [0.1875, 0.0625]
+    ridge = 1 + 0.5 + 20 / 2
+    np.testing.assert_allclose(example_weights(likes, unlikes[:0], others), [1 / ridge, 0])
+    np.testing.assert_allclose(example_weights(likes, unlikes, others), [0.75 / ridge, 0.25 / ridge])
 
 
 @pytest.mark.parametrize("share", [None, 0.3])
@@ -37,7 +39,7 @@ def test_rows_by_their_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s
     has_general = generator.random(90) < 0.7
     flags = np.where(has_general, 0, 4).astype(np.uint8)
     arrays = {"semantic": pack(semantic), "general": pack(general), "flags": flags}
-    view = View(Meta(1, 90, 90, 0, 0, 0, 90, 0), arrays)
+    view = View(Meta(1, 90, 90), arrays)
     scores = semantic @ weights[:13] + np.where(has_general, general @ weights[13:], 0)
     allowed = None if share is None else generator.random(90) < share
     rows = [row for row in range(90) if allowed is None or allowed[row]]

@@ -57,7 +57,6 @@ def test_pairs_without_numba(seed: int, most: int) -> None:
         patch.setattr(near_pairs, "_ROWS", 40)
         expected = (*code_pairs(general, most), *view_hits(hashes, most))
         patch.setattr(near_pairs, "_TILE", (16, 32))
-        patch.setattr(near_pairs, "_VIEWED", 16)
         patch.setattr(near_pairs, "find_spec", lambda name: None)
         found = (*code_pairs(general, most), *view_hits(hashes, most))
     for one, other in zip(found, expected, strict=True):

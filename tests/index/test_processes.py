@@ -22,9 +22,9 @@ from tests.toys import PATIENCE, process_environment
 CHANGING = """
 import sys
 import numpy as np
-from centerhash.index import Index, items, store
+from centerhash.index import Index, store, writing
 
-items.CHUNK = store.CHUNK = 64
+store.CHUNK = writing.CHUNK = 64
 index, batch = Index.open(sys.argv[1]), int(sys.argv[2])
 while True:
     ids = [f"{batch}/{place}" for place in range(7)]

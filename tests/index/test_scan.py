@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from centerhash.codes import Packed
 from centerhash.index import ranking, scan
-from centerhash.index.items import Meta, View
+from centerhash.index.items import Meta
 from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic
+from centerhash.index.store import View
 
 
 def random_codes(generator: np.random.Generator, count: int, bits: int, distinct: int = 256) -> Packed:
@@ -26,14 +27,14 @@ def apart(first: Packed, second: Packed) -> int:
 def test_distances_counted_by_hand() -> None:
     packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
     query = np.array([0b10000000], np.uint8)
-    positions, totals = scan.nearest(query, packed, 2, within=8)
+    positions, totals = scan.nearest(query, packed, 2, within=8)[0]
     assert (positions.tolist(), totals.tolist()) == ([2, 1], [0, 1])
     assert positions.dtype == totals.dtype == np.int64
 
 
 def test_first_of_tied_items() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
-    positions, totals = scan.nearest(packed[1], packed, 3, within=8)
+    positions, totals = scan.nearest(packed[1], packed, 3, within=8)[0]
     assert (positions.tolist(), totals.tolist()) == ([1, 0, 2], [0, 1, 1])
 
 
@@ -87,26 +88,15 @@ def test_scan_agrees_with_loop(
             expected.append((total, row))
     words, asked = ranking._words(codes), ranking._words(query[None])[0]
     limit = 8 * codes.shape[1] if within is None else within
-    if not both:
-        positions, totals = scan.nearest(asked, words, k, within=limit, allowed=allowed)
-        assert list(zip(totals.tolist(), positions.tolist(), strict=True)) == sorted(expected)[:k]
-        return
-    positions, copies = scan.nearest_by_both(
-        asked,
-        words,
-        k,
-        weight=10,
-        within=limit,
-        general_query=ranking._words(general_query[None])[0],
-        general=ranking._words(general),
-        has_general=has_general,
-        half=half,
-        copied=copied,
-        allowed=allowed,
-    )
-    assert positions.tolist() == [row for _, row in sorted(expected)[:k]]
+    compared = scan.NO_GENERAL
+    if both:
+        words_of_query = ranking._words(general_query[None])[0]
+        compared = scan.General(words_of_query, ranking._words(general), has_general, half, copied, 10)
+    found, (copies, _) = scan.nearest(asked, words, k, within=limit, allowed=allowed, general=compared)
+    assert list(zip(*(column.tolist() for column in reversed(found)), strict=True)) == sorted(expected)[:k]
     shown = [row for row in range(count) if has_general[row] and (allowed is None or allowed[row])]
     near = sorted((far, row) for row in shown if (far := apart(general[row], general_query)) <= copied)
+    near = near if both else []
     assert copies.tolist() == [row for _, row in near[:k]]
 
 
@@ -119,13 +109,13 @@ def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | 
         "general": random_codes(generator, count, 128, 4),
         "flags": np.where(generator.random(count) < 0.7, 0, 4).astype(np.uint8),
     }
-    columns = View(Meta(1, count, count, 0, 0, 0, count, 0), arrays)
+    columns = View(Meta(1, count, count), arrays)
     allowed = None if share is None else generator.random(count) < share
     queries = [
-        BySemantic(columns.semantic[7]),
-        BySemantic(columns.semantic[7], 9),
-        ByBoth(columns.semantic[9], arrays["general"][3:5]),
-        ByBoth(columns.semantic[9], arrays["general"][3:5], 20, copies=True),
+        BySemantic(columns["semantic"][7]),
+        BySemantic(columns["semantic"][7], 9),
+        ByBoth(columns["semantic"][9], arrays["general"][3:5]),
+        ByBoth(columns["semantic"][9], arrays["general"][3:5], 20, copies=True),
         ByGeneral(arrays["general"][3:5], copies=True),
     ]
     plain = [query.first(columns, 50, allowed).tolist() for query in queries]

@@ -10,7 +10,7 @@ Items are in the order of adding, hidden ones included. The most significant bit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from centerhash.index.index import Index
 
 FORMATS = ("npz", "parquet")
-_PAGE = 1 << 16  # items of shards that are added together
-_ROWS = 10_000  # items between two steps of the bar, and of a row group
+# Items between two steps of the bar, and of a row group.
+_ROWS = 10_000
 
 
 def import_codes(index: Index, path: Path) -> Added:
@@ -48,28 +48,13 @@ def import_codes(index: Index, path: Path) -> Added:
         raise DataError(
             f"the shards in '{path}' are of another model than the index's: encode by the run that the index was made of."
         )
-    added, known, shards = 0, 0, read_shards(path)
-    while page := _page(shards):
-        ids, packed, labels = zip(*page, strict=True)
-        names = dict(
-            zip(chain(*ids), range(sum(map(len, ids))), strict=True)
-        )  # of equal ids the last one counts
-        rows = list(names.values())
-        every = list(chain(*labels))
-        done = index.add(
-            codes=np.concatenate(packed)[rows], ids=list(names), labels=[every[row] for row in rows]
-        )
+    added, known = 0, 0
+    for ids, packed, labels in read_shards(path):
+        row_of = {id: row for row, id in enumerate(ids)}  # of equal ids the last one counts
+        rows = list(row_of.values())
+        done = index.add(codes=packed[rows], ids=list(row_of), labels=[labels[row] for row in rows])
         added, known = added + done.added, known + done.known
     return Added(added, known)
-
-
-def _page(shards: Iterator[Any]) -> list[Any]:
-    """Return the next shards of about `_PAGE` items."""
-    page, size = [], 0
-    while size < _PAGE and (shard := next(shards, None)) is not None:
-        page.append(shard)
-        size += len(shard[0])
-    return page
 
 
 def _add_file(index: Index, path: Path) -> Added:
@@ -147,31 +132,19 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> int:
     used = {name for item in items for name in (*item.labels, *item.scores)}
     classes = (*index.classes, *sorted(used.difference(index.classes)))
     column = {name: place for place, name in enumerate(classes)}
-    labels, scores = (
-        np.zeros((len(items), len(classes)), np.bool_),
-        np.zeros((2, len(items), len(classes)), np.uint8),
-    )
-    packed = np.zeros((len(items), packed_width(index.bits)), np.uint8)
+    labels = np.zeros((len(items), len(classes)), np.bool_)
+    scores = np.zeros((2, len(items), len(classes)), np.uint8)
     general = np.zeros((len(items), packed_width(index.general_bits or 1)), np.uint8)
+    packed = np.array([item.code for item in items], np.uint8).reshape(-1, packed_width(index.bits))
     for row, item in enumerate(items):
-        packed[row] = item.code
         labels[row, [column[name] for name in item.labels]] = True
-        if item.general is not None:
-            general[row] = item.general
+        general[row] = 0 if item.general is None else item.general
         for name, pair in item.scores.items():
             scores[:, row, column[name]] = pair
     optional = {"general": general, "probabilities": scores[0], "shares": scores[1]}
-    write_codes(
-        path,
-        CodeFile(
-            index.bits,
-            packed,
-            names=[item.id for item in items],
-            labels=labels,
-            classes=classes,
-            **{name: values if values.any() else None for name, values in optional.items()},
-        ),
-    )
+    given: dict[str, Any] = {name: values for name, values in optional.items() if values.any()}
+    names = [item.id for item in items]
+    write_codes(path, CodeFile(index.bits, packed, names=names, labels=labels, classes=classes, **given))
     return len(items)
 
 

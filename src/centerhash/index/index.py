@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, overload
@@ -19,8 +19,9 @@ from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
 from centerhash.core.progress import Progress, resolve_progress
+from centerhash.index import query as queries
+from centerhash.index import writing
 from centerhash.index.items import (
-    Batch,
     Counts,
     Facts,
     Filter,
@@ -36,22 +37,12 @@ from centerhash.index.items import (
     check_text,
     is_id,
 )
-from centerhash.index.like import OTHERS, bits_of, example_weights
+from centerhash.index.like import bits_of, example_weights, some_bits
 from centerhash.index.near_pairs import Pairs, code_pairs
-from centerhash.index.query import (
-    LabelQuery,
-    ModelInfo,
-    Query,
-    filter_of,
-    label_scores,
-    no_model,
-    query_by_code,
-    query_by_features,
-    query_by_item,
-    query_by_labels,
-)
+from centerhash.index.query import LabelQuery, ModelInfo, Query
+from centerhash.index.ranking import both
 from centerhash.index.results import Added, Results, as_result
-from centerhash.index.store import Snapshot, Store
+from centerhash.index.store import LABELS, Snapshot, Store
 
 if TYPE_CHECKING:  # what runs models takes long to import
     from centerhash.model.base import Model
@@ -95,11 +86,7 @@ class Index:
         self._model: PortableModel | None = None
         self._encoder: Encoder | None = None
         self._seen = store.meta().version
-        facts = store.facts
-        try:
-            self.model_info = ModelInfo.from_json(facts.bits, facts.general_bits, facts.model)
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"the facts of the model in '{store.path}' cannot be read: {error}.") from None
+        self.model_info = ModelInfo.from_json(store.facts.bits, store.facts.general_bits, store.facts.model)
 
     @classmethod
     def create(
@@ -121,15 +108,13 @@ class Index:
             raise InputError("`general_bits` is of an index without a model: give `bits` as well.")
         if model is not None and bits is not None:
             raise InputError("an index has either a model or codes of `bits`: give one of both.")
-        kinds = _attribute_kinds(attributes or {})
-        target = Path(folder)
+        kinds, target = _attribute_kinds(attributes or {}), Path(folder)
         _check_new(target)
         with atomic_folder(target) as draft:
             if bits is None:
                 info = _save_model(model, draft / MODEL)
             else:
-                width = None if general_bits is None else check_bits(general_bits)
-                info = ModelInfo(check_bits(bits), width)
+                info = ModelInfo(check_bits(bits), None if general_bits is None else check_bits(general_bits))
             facts = Facts(info.bits, info.general_bits, kinds, info.to_json())
             Store.create(draft / ITEMS, facts, info.classes).close()
         return cls.open(target)
@@ -153,10 +138,8 @@ class Index:
         if not (place / ITEMS).is_file():
             raise _no_index(place)
         refuse_links(place, _FILES)
-        index = cls(place, Store(place / ITEMS, read_only=read_only))
-        index._encoding = {"device": device, "engine": engine}
-        if max_pixels is not None:
-            index._encoding["max_pixels"] = max_pixels
+        index, limit = cls(place, Store(place / ITEMS, read_only=read_only)), {"max_pixels": max_pixels}
+        index._encoding = {"device": device, "engine": engine, **({} if max_pixels is None else limit)}
         return index
 
     # --- facts
@@ -195,12 +178,11 @@ class Index:
     def model(self) -> PortableModel:
         """The model that makes the codes; it is loaded on first use."""
         if self.model_info.method is None:
-            raise no_model("add and search codes, or create an index with a model")
-        with self._preparing:
-            if self._model is None:
-                from centerhash.model.portable import PortableModel
+            raise queries.no_model("add and search codes, or create an index with a model")
+        from centerhash.model.portable import PortableModel
 
-                self._model = PortableModel.load(self.folder / MODEL)
+        with self._preparing:
+            self._model = self._model or PortableModel.load(self.folder / MODEL)
             return self._model
 
     def encoder(self) -> Encoder:
@@ -246,74 +228,74 @@ class Index:
             raise InputError(
                 "the model makes general codes and scores of embeddings: give them only with codes."
             )
-        packed = None if codes is None else check_packed(codes, self.bits)
-        features = None if embeddings is None else check_features(embeddings, self.model.spec.features)
-        count = len(packed if packed is not None else features if features is not None else ())
         if general is not None:
             if self.general_bits is None:
                 raise InputError("this index has no general codes: create one with general_bits=.")
             general = check_packed(general, self.general_bits, "general codes")
-        names = None if ids is None else check_ids(ids)
+        given: Any = (
+            check_packed(codes, self.bits)
+            if codes is not None
+            else check_features(np.asarray(embeddings), self.model.spec.features)
+        )
+        count, names = len(given), None if ids is None else check_ids(ids)
         if names is not None and len(set(names)) != len(names):
             ((twice, _),) = Counter(names).most_common(1)
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
-        labels = None if labels is None else [check_labels(row) for row in labels]
-        scores = None if scores is None else [check_scores(row) for row in scores]
         values = check_attributes(self.attributes, attributes or {}, count)
-        columns = {"general": general, "ids": names, "labels": labels, "scores": scores, **values}
+        columns: dict[str, Any] = {
+            "semantic": given,
+            "general": general,
+            "ids": names,
+            "labels": None if labels is None else [check_labels(row) for row in labels],
+            "scores": None if scores is None else [check_scores(row) for row in scores],
+            **{attribute_column(name): column for name, column in values.items()},
+        }
         for name, column in columns.items():
             if column is not None and len(column) != count:
                 raise InputError(f"{name} has {len(column):,} rows for {count:,} items.")
-        added, start = 0, 0
+        added, page = 0, max(_PAGE, len(self) // 4)
         with resolve_progress(progress) as report:
-            while start < count:
-                rows = slice(start, start + max(_PAGE, len(self) // 4))
-                page: list[Any] = [labels, scores, general, names]
-                labels_of, scores_of, general_of, ids_of = (
-                    None if column is None else column[rows] for column in page
-                )
-                if features is not None:
-                    part = np.asarray(features[rows], np.float32)
-                    semantic, general_of, labels_of, scores_of = self._encoded(part, labels_of)
-                elif packed is not None:
-                    semantic = packed[rows]
-                values_of = {name: column[rows] for name, column in values.items()}
-                batch = Batch.of(
-                    self.general_bits, semantic, general_of, ids_of, labels_of, scores_of, values_of
-                )
-                added += self._store.add(batch, replace=replace)
-                start = min(rows.stop, count)
-                report("items", start, count)
+            for start in range(0, count, page):
+                end = min(start + page, count)
+                rows = {
+                    name: None if column is None else column[start:end] for name, column in columns.items()
+                }
+                if embeddings is not None:
+                    rows |= self._encoded(np.asarray(rows["semantic"], np.float32), rows["labels"])
+                added += writing.add(self._store, rows, replace=replace)
+                report("items", end, count)
         return Added(added, count - added)
 
-    def _encoded(self, features: NDArray[np.float32], labels: Any) -> tuple[Packed, Any, Any, Any]:
+    def _encoded(self, features: NDArray[np.float32], labels: Any) -> dict[str, Any]:
         """Return packed codes, general codes, labels and label scores of embeddings (n, D)."""
         model = self.model
         names = model.label_names(features) if labels is None else labels
-        general = None if self.general_bits is None else pack(model.general_codes(features))
-        return pack(model.encode_features(features)), general, names, label_scores(model, features, names)
+        return {
+            "semantic": pack(model.encode_features(features)),
+            "general": None if self.general_bits is None else pack(model.general_codes(features)),
+            "labels": names,
+            "scores": queries.label_scores(model, features, names),
+        }
 
     def remove(self, ids: str | Sequence[str]) -> int:
         """Remove items and return how many of these ids were stored."""
-        return self._store.remove(_listed(ids))
+        return writing.remove(self._store, _listed(ids))
 
     def hide(self, ids: str | Sequence[str]) -> int:
         """Hide items from searches, lists and counts until they are shown; return how many were not hidden."""
-        return self._store.set_hidden(_listed(ids), True)
+        return writing.set_hidden(self._store, _listed(ids), True)
 
     def show(self, ids: str | Sequence[str]) -> int:
         """Show items that were hidden; return how many were."""
-        return self._store.set_hidden(_listed(ids), False)
+        return writing.set_hidden(self._store, _listed(ids), False)
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Make all changes of this thread within the block one durable commit, and yield the connection.
 
         Whoever keeps facts beside the items in tables of their own writes them through it. A block within another one
         is part of its commit. Inside, `get`, `keys`, `ids`, `in` and `items` see what was written; searches are refused.
         """
-        with self._store.transaction() as sql:
-            yield sql
+        return self._store.transaction()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -321,9 +303,12 @@ class Index:
         with self._store.reading() as snapshot:
             yield snapshot.sql
 
+    def _searching(self) -> AbstractContextManager[Snapshot]:
+        return self._store.reading(*self._store.columns, LABELS)
+
     def compact(self) -> None:
         """Reclaim the space of removed items. Keys stay as they are."""
-        self._store.compact()
+        writing.compact(self._store)
 
     # --- queries
 
@@ -359,30 +344,29 @@ class Index:
         not among its own results.
         """
         whole_number(k, "k", 1)
-        queries = {"an embedding": query, "code": code, "id": id, "labels": labels, "like": like}
-        names = [name for name, value in queries.items() if value is not None]
+        given = {"an embedding": query, "code": code, "id": id, "labels": labels, "like": like}
+        names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
-            raise InputError(
-                f"search by exactly one of an embedding, code, id, labels or like, got {' and '.join(names) or 'none'}."
-            )
-        with self._store.reading(*self._store.every_column) as snapshot:
+            got = " and ".join(names) or "none"
+            raise InputError(f"search by exactly one of an embedding, code, id, labels or like, got {got}.")
+        with self._searching() as snapshot:
             if query is not None:
-                made = query_by_features(self.model, self._features(query, one=True))
+                made = queries.query_by_features(self.model, self._features(query, one=True))
             elif code is not None:
-                made = query_by_code(self.model_info, code)
+                made = queries.query_by_code(self.model_info, code)
             elif id is not None:
-                made = query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
+                made = queries.query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
             elif labels is not None:
-                made = query_by_labels(self.model_info, labels)
+                made = queries.query_by_labels(self.model_info, labels)
             else:
                 made = self._query_by_examples(snapshot, like, unlike)
             ranking = made.ranking(self.model_info, by, within, copies)
             mask = snapshot.allowed(self._filter(snapshot, only))
             rows = ranking.first(snapshot.view, k + len(made.items), mask)
             items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
-            names_of, size = None if made.weights is None else list(made.weights), snapshot.meta.size
-            packed = pack(made.code[None])[0]
-            results = [as_result(item, packed, made.general, names_of) for item in items]
+            packed, shown = pack(made.code[None])[0], None if made.weights is None else list(made.weights)
+            results = [as_result(item, packed, made.general, shown) for item in items]
+            size = snapshot.meta.items - snapshot.meta.hidden
             return Results(results, made.explained, made.code, size)
 
     def _query_by_examples(self, snapshot: Snapshot, like: Any, unlike: Any) -> Query:
@@ -395,16 +379,13 @@ class Index:
                 general = [] if self.general_bits is None else [model.general_codes(features)]
                 sides.append(np.hstack([model.encode_features(features), *general]))
             else:
-                keys = self._known(snapshot, _listed(examples))
-                rows = snapshot.rows_of_items(np.array(sorted(keys.values()), np.int64))
+                keys = snapshot.known_keys(_listed(examples))
+                rows = snapshot.rows_of_items(list(keys.values()))
                 sides.append(bits_of(snapshot.view, rows, self.bits, self.general_bits))
                 ids += keys
         if not len(sides[0]):
             raise InputError("a search by examples needs at least one item in `like`.")
-        shown = snapshot.view.shown
-        every = np.arange(snapshot.meta.rows) if shown is None else np.flatnonzero(shown)
-        sample = np.unique(np.random.default_rng(0).choice(every, OTHERS)) if len(every) > OTHERS else every
-        others = bits_of(snapshot.view, sample, self.bits, self.general_bits)
+        others = some_bits(snapshot.view, self.bits, self.general_bits)
         weights = example_weights(sides[0], sides[1], others)
         code = np.where(weights[: self.bits] >= 0, np.int8(1), np.int8(-1))
         return Query(code, bit_weights=weights, items=tuple(ids))
@@ -417,17 +398,12 @@ class Index:
             )
         return np.asarray(check_features(features, self.model.spec.features), np.float32)
 
-    def _filtered(self, only: Only) -> set[str]:
-        """Return the columns that a filter reads."""
-        columns = {attribute_column(name) for name in only.get("where") or () if name in self.attributes}
-        return columns | ({"labels"} if only.get("having") or only.get("without") else set())
-
     def _filter(self, snapshot: Snapshot, only: Only) -> Filter:
         among = only.get("among")
         if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
-            among = np.array(list(self._known(snapshot, _listed(among)).values()), np.int64)
+            among = np.array(list(snapshot.known_keys(_listed(among)).values()), np.int64)
         having, without = only.get("having", ()), only.get("without", ())
-        return filter_of(self.attributes, having, without, only.get("where"), among)
+        return queries.filter_of(self.attributes, having, without, only.get("where"), among)
 
     def list(
         self, offset: int = 0, limit: int = 100, *, order: str | None = None, **only: Unpack[Only]
@@ -441,27 +417,25 @@ class Index:
         whole_number(limit, "limit", 0)
         if order is not None and self.attributes.get(order) is not float:
             numbers = [name for name, kind in self.attributes.items() if kind is float]
-            raise InputError(
-                f"items are ordered by a number ({', '.join(numbers) or 'there is none'}), got {order!r}."
-            )
-        column = None if order is None else attribute_column(order)
-        with self._store.reading(*self._store.every_column) as snapshot:
+            allowed = ", ".join(numbers) or "there is none"
+            raise InputError(f"items are ordered by a number ({allowed}), got {order!r}.")
+        with self._searching() as snapshot:
             mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
             total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
-            if column is not None:
-                rows = view.top(column, offset + limit, mask)[offset:]
+            if order is not None:
+                rows = view.top(attribute_column(order), offset + limit, mask)[offset:]
             else:
-                every = range(total - 1, -1, -1)[offset : offset + limit]
-                rows = np.array(every, np.int64) if mask is None else np.flatnonzero(mask)[list(every)]
+                last = range(total - 1, -1, -1)[offset : offset + limit]
+                rows = np.array(last, np.int64) if mask is None else np.flatnonzero(mask)[list(last)]
             return snapshot.items(rows), total
 
     def count(self, **only: Unpack[Only]) -> Counts:
         """Count the items that pass the filter of `search`, in all and by the labels that they carry."""
-        with self._store.reading("key", "flags", "labels", *self._filtered(only)) as snapshot:
+        with self._searching() as snapshot:
             mask = snapshot.allowed(self._filter(snapshot, only))
             keys = snapshot.view["key"].astype(np.int64)
             keys = keys if mask is None else keys[mask]
-            return Counts(len(keys), snapshot.view.label_counts(mask), keys)
+            return Counts(len(keys), snapshot.label_counts(mask), keys)
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
@@ -473,35 +447,26 @@ class Index:
     def get(self, ids: Sequence[str]) -> Items: ...
     def get(self, ids: str | Sequence[str]) -> Item | Items:
         """Return the item of an id, or the items of several; InputError if one is not stored."""
-        with self._store.current() as snapshot:
+        with self._store.reading() as snapshot:
             items = self._items(snapshot, _listed(ids))
         return items[0] if isinstance(ids, str) else items
 
     def _items(self, snapshot: Snapshot, ids: Sequence[str]) -> Items:
-        known = self._known(snapshot, ids)
-        keys = np.unique(np.array(list(known.values()), np.int64))
-        items = {item.id: item for item in snapshot.items(snapshot.rows_of_items(keys))}
+        keys = set(snapshot.known_keys(ids).values())
+        items = {item.id: item for item in snapshot.items(snapshot.rows_of_items(list(keys)))}
         return [items[id] for id in ids]
-
-    def _known(self, snapshot: Snapshot, ids: Sequence[str]) -> dict[str, int]:
-        """Return the keys of ids, or raise InputError for one that is not stored."""
-        known = snapshot.keys(ids)
-        missing = next((id for id in ids if id not in known), None)
-        if missing is not None:
-            raise InputError(f"no item {missing!r} in the index, which holds {snapshot.meta.items:,}.")
-        return known
 
     def keys(self, ids: str | Sequence[str]) -> Keys:
         """Return the keys (n,) of ids, -1 for one that is not stored. A key is never used again for another item."""
         names = _listed(ids)
-        with self._store.current() as snapshot:
+        with self._store.reading() as snapshot:
             known = snapshot.keys(names)
         return np.array([known.get(id, -1) for id in names], np.int64)
 
     def ids(self, keys: Sequence[int] | NDArray[Any]) -> Names:
         """Return the ids of keys; InputError if an item of them is not stored."""
         numbers = np.asarray(keys, np.int64).tolist()
-        with self._store.current() as snapshot:
+        with self._store.reading() as snapshot:
             known = snapshot.ids(numbers)
         missing = next((key for key in numbers if key not in known), None)
         if missing is not None:
@@ -512,7 +477,7 @@ class Index:
         """Iterate over all items in the order of adding, also hidden ones, some at a time."""
         key = 0
         while True:
-            with self._store.current() as snapshot:
+            with self._store.reading() as snapshot:
                 items = snapshot.items_from(key)
             if not items:
                 return
@@ -525,8 +490,8 @@ class Index:
             raise InputError("this index has no general codes, so it cannot compare items by them.")
         with self._store.reading("key", "flags", "general") as snapshot:
             view = snapshot.view
-            masks = [mask for mask in (view.shown, view.has_general) if mask is not None]
-            rows = np.flatnonzero(np.logical_and.reduce(masks)) if masks else slice(None)
+            mask = both(view.shown, view.has_general)
+            rows = slice(None) if mask is None else np.flatnonzero(mask)
             general, keys = view["general"][rows], view["key"][rows].astype(np.int64)
         with resolve_progress(progress) as report:
             pairs = code_pairs(general, whole_number(most, "most", 0), report)
@@ -580,7 +545,7 @@ class Index:
         meta, info = self._store.meta(), self.model_info
         return {
             "index": str(self.folder),
-            "size": meta.size,
+            "size": meta.items - meta.hidden,
             "hidden": meta.hidden,
             "bits": self.bits,
             "general_bits": self.general_bits,
@@ -603,7 +568,8 @@ class Index:
         self._store.close()
 
     def __len__(self) -> int:
-        return self._store.meta().size
+        meta = self._store.meta()
+        return meta.items - meta.hidden
 
     def __bool__(self) -> bool:
         return True  # also an empty index
@@ -650,15 +616,10 @@ def _check_new(folder: Path) -> None:
 
 
 def _no_index(folder: Path) -> DataError:
-    if (folder / "index.json").is_file():
-        return DataError(
-            f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then create the "
-            "index and add its items again."
-        )
-    return DataError(
-        f"'{folder}' is no index ({ITEMS} is missing): create one first, with `centerhash index create` or "
-        "centerhash.Index.create."
-    )
+    is_old = (folder / "index.json").is_file()
+    reason = "was made by an earlier version: move it away" if is_old else f"is no index ({ITEMS} is missing)"
+    advice = "create one with `centerhash index create` or centerhash.Index.create, and add its items"
+    return DataError(f"'{folder}' {reason}; {advice}.")
 
 
 def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
@@ -672,26 +633,16 @@ def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
     loaded = model if isinstance(model, Model) else load("coco" if model is None else model)
     loaded.save_portable(folder)
     spec = PortableModel.load(folder).spec
-    return ModelInfo(
-        spec.bits,
-        spec.general_bits,
-        spec.method,
-        spec.backbone,
-        spec.classes,
-        spec.label_threshold or 0.0,
-        spec.center_codes(),
-        spec.center_directions(),
-    )
+    about = spec.method, spec.backbone, spec.classes, spec.label_threshold or 0.0
+    return ModelInfo(spec.bits, spec.general_bits, *about, spec.center_codes(), spec.center_directions())
 
 
 def _attribute_kinds(attributes: Mapping[str, type]) -> dict[str, str]:
     kinds = {kind: name for name, kind in _TYPES.items()}
     for name, kind in attributes.items():
-        check_text(name, "the name of an attribute")
-        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
-            raise InputError(
-                f"the name of an attribute has 1 to {_MAX_NAME} printable characters, got {name!r:.80}."
-            )
+        if not 0 < len(check_text(name, "the name of an attribute")) <= _MAX_NAME or not name.isprintable():
+            allowed = f"1 to {_MAX_NAME} printable characters"
+            raise InputError(f"the name of an attribute has {allowed}, got {name!r:.80}.")
         if kind not in kinds:
             raise InputError(f"the attribute '{name}' is a number (float) or a text (str), got {kind!r:.80}.")
     return {name: kinds[kind] for name, kind in attributes.items()}

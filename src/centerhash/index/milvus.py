@@ -32,13 +32,10 @@ from centerhash.index.results import Added, Result, Results
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 
-# Milvus' own limit for one search.
-MAX_RESULTS = 16_384
 _ADDRESS = re.compile(r"milvus:((?:https?|tcp|grpc)://[^#]+)#([A-Za-z_][A-Za-z0-9_]{0,254})")
-_TIMEOUT = 60.0
-_ROWS = 4_096
-# Percent-encoded bytes of an id or a label, and labels of an item.
-_MAX_BYTES, _MAX_LABELS = 2_048, 1_024
+_TIMEOUT, _ROWS = 60.0, 4_096
+# Milvus' own limit for one search, percent-encoded bytes of an id or a label, and labels of an item.
+_MAX_RESULTS, _MAX_BYTES, _MAX_LABELS = 16_384, 2_048, 1_024
 
 
 class MilvusIndex:
@@ -48,8 +45,7 @@ class MilvusIndex:
         parts = _ADDRESS.fullmatch(address)
         if parts is None:
             raise ConfigError(f"an index in Milvus is milvus:http://HOST:PORT#COLLECTION, got '{address}'.")
-        # Its errors come back as ours.
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its errors come back as ours
         self.collection, self._shown = parts[2], re.sub(r"//[^/]*@", "//", parts[1])
         self._model = load(model) if isinstance(model, str) else model
         self.bits, self.attributes = 0, dict[str, type]()
@@ -105,9 +101,7 @@ class MilvusIndex:
     def model(self) -> Model:
         """Return the model that the index was opened with."""
         if self._model is None:
-            raise ConfigError(
-                "embeddings and labels need the model of the codes: open the index with `model=`."
-            )
+            raise ConfigError("embeddings and labels need the model of the codes: open it with `model=`.")
         return self._model
 
     def add(
@@ -128,17 +122,16 @@ class MilvusIndex:
             codes = pack(self.model.encode_features(features))
             labels = self.model.label_names(features) if labels is None else labels
         packed, names, values = check_packed(np.asarray(codes), self.bits), check_ids(ids), attributes or {}
+        known = 0
         if not values.keys() <= self.attributes.keys():
             raise InputError(f"the attributes of this index are {list(self.attributes)}, got {list(values)}.")
         columns: list[Any] = [packed, names, labels or [()] * len(names), *values.values()]
-        if len({len(column) for column in columns}) > 1:
+        if len({*map(len, columns)}) > 1:
             raise InputError(f"numbers of codes, ids, labels, attributes differ: {list(map(len, columns))}.")
-        known = 0
         for start in range(0, len(names), _ROWS):
             page = list(zip(*(column[start : start + _ROWS] for column in columns), strict=True))
-            listed = json.dumps([_text(row[1]) for row in page])
-            rows = self._call("query", filter=f"id in {listed}", output_fields=["id"])
-            stored = {row["id"] for row in rows}
+            listed = f"id in {json.dumps([_text(row[1]) for row in page])}"
+            stored = {row["id"] for row in self._call("query", filter=listed, output_fields=["id"])}
             known += len(stored)
             if fresh := [_row(values, *row) for row in page if replace or _text(row[1]) not in stored]:
                 self._call("upsert", data=fresh)
@@ -169,7 +162,7 @@ class MilvusIndex:
             "search",
             data=[pack(start.code[None])[0].tobytes()],
             filter=" and ".join(self._conditions(having, without, where, start.items)),
-            limit=min(k, MAX_RESULTS),
+            limit=min(k, _MAX_RESULTS),
             output_fields=["labels", "attributes"],
             search_params={"metric_type": "HAMMING"},
         )
@@ -223,9 +216,8 @@ class MilvusIndex:
             yield
         except errors as error:
             reason = (str(getattr(error, "message", error)).strip().splitlines() or ["no reason given"])[0]
-            raise DataError(
-                f"Milvus at '{self._shown}' failed: {reason[:300]}. Is the server running?"
-            ) from error
+            told = f"Milvus at '{self._shown}' failed: {reason[:300]}. Is the server running?"
+            raise DataError(told) from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -243,9 +235,7 @@ def _text(text: str) -> str:
     return quote(text, safe=" /")
 
 
-def _row(
-    names: Mapping[str, Any], code: Packed, id: str, labels: Sequence[str], *values: Any
-) -> dict[str, Any]:
+def _row(names: Mapping[str, Any], code: Packed, id: str, labels: Sequence[str], *values: Any) -> Any:
     """Return an item as Milvus stores it, without missing attributes."""
     texts = [_text(one) if isinstance(one, str) else one for one in values]
     attributes = {_text(name): one for name, one in zip(names, texts, strict=True) if one is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,23 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.index.items import LEVELS, Filter, Item, Keys, LabelScores, Where, check_labels, check_text
 from centerhash.index.like import ByExamples
-from centerhash.index.ranking import SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic, Ranking
+from centerhash.index.ranking import SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic
 from centerhash.model.base import PRESENT, Explained
 
 if TYPE_CHECKING:
     from centerhash.model.base import Model
 
-LabelQuery: TypeAlias = (
-    Mapping[str, float] | Sequence[str] | str
-)  # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+# {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
+Ranking: TypeAlias = BySemantic | ByGeneral | ByBoth | ByLabels | ByExamples
 
 BY = ("both", "general", "semantic")
-KEPT = 8  # classes of an item whose scores are stored, besides those of its labels
-LEAST = 0.02  # the smallest probability that is stored; the largest one always is
-_TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
+# Classes of an item whose scores are stored, besides those of its labels.
+KEPT = 8
+# The smallest probability that is stored; the largest one always is.
+LEAST = 0.02
+# A sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be.
+_TIE = 1e-9
 
 
 # --- the model of an index
@@ -66,25 +69,22 @@ class ModelInfo:
         """Return the facts of the model as a json object; None for an index without a model."""
         if self.method is None:
             return None
-        arrays: dict[str, str | None] = {"centers": None, "directions": None}
+        facts = {name: getattr(self, name) for name in ("method", "backbone", "classes", "label_threshold")}
         if self.known_centers is not None and self.directions is not None:
-            contents = pack(self.known_centers).tobytes(), self.directions.astype("<f4").tobytes()
-            arrays = {name: b64encode(one).decode() for name, one in zip(arrays, contents, strict=True)}
-        facts = {"method": self.method, "backbone": self.backbone, "classes": list(self.classes)}
-        return {**facts, "label_threshold": self.label_threshold, **arrays}
+            facts["known_centers"] = pack(self.known_centers).tobytes().hex()
+            facts["directions"] = self.directions.astype("<f4").tobytes().hex()
+        return facts
 
     @classmethod
     def from_json(cls, bits: int, general_bits: int | None, facts: Mapping[str, Any] | None) -> Self:
         """Read what `to_json` returned, or raise ValueError."""
-        if facts is None:
-            return cls(bits, general_bits)
-        rest = {name: value for name, value in facts.items() if name not in ("centers", "directions")}
-        rest["classes"] = tuple(facts["classes"])
-        if facts["centers"] is None:
-            return cls(bits, general_bits, **rest)
-        packed = np.frombuffer(b64decode(facts["centers"]), np.uint8).reshape(len(rest["classes"]), -1)
-        directions = np.frombuffer(b64decode(facts["directions"]), "<f4").reshape(len(packed), bits)
-        return cls(bits, general_bits, **rest, known_centers=unpack(packed, bits), directions=directions)
+        made: dict[str, Any] = {**(facts or {}), "classes": tuple((facts or {}).get("classes", ()))}
+        if "known_centers" in made:
+            packed = np.frombuffer(bytes.fromhex(made["known_centers"]), np.uint8)
+            directions = np.frombuffer(bytes.fromhex(made["directions"]), "<f4")
+            made["known_centers"] = unpack(packed.reshape(len(made["classes"]), -1), bits)
+            made["directions"] = directions.reshape(-1, bits)
+        return cls(bits, general_bits, **made)
 
 
 def no_model(instead: str) -> ConfigError:
@@ -99,24 +99,22 @@ def label_scores(
     if not model.has_probabilities or not len(features):
         return None
     probability = model.label_probabilities(features)
-    kept = kept_classes(probability)
-    column = {name: place for place, name in enumerate(model.classes)}
+    kept, column = kept_classes(probability), {name: place for place, name in enumerate(model.classes)}
     for row, names in enumerate(labels):
         kept[row, [column[name] for name in names if name in column]] = True
-    shares = model.weights(features, kept)
-    levels, amounts = (np.rint(LEVELS * values).astype(int) for values in (probability, shares))
+    both = np.stack([probability, model.weights(features, kept)], axis=2)
+    levels = np.rint(LEVELS * both).astype(int).tolist()
+    columns = [np.flatnonzero(row).tolist() for row in kept]
     return [
-        {model.classes[j]: (int(levels[row, j]), int(amounts[row, j])) for j in np.flatnonzero(columns)}
-        for row, columns in enumerate(kept)
+        {model.classes[j]: (row[j][0], row[j][1]) for j in places}
+        for row, places in zip(levels, columns, strict=True)
     ]
 
 
 def kept_classes(probability: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Return which probabilities (N, C) are stored: the largest ones, from LEAST on, and always the largest of all."""
-    order = np.argsort(-probability, axis=1, kind="stable")[:, :KEPT]
-    kept = np.zeros(probability.shape, bool)
-    np.put_along_axis(kept, order, np.take_along_axis(probability, order, axis=1) >= LEAST, axis=1)
-    kept[np.arange(len(kept)), order[:, 0]] = True
+    rank = np.argsort(np.argsort(-probability, axis=1, kind="stable"), axis=1)
+    kept: NDArray[np.bool_] = (rank == 0) | ((rank < KEPT) & (probability >= LEAST))
     return kept
 
 
@@ -135,33 +133,30 @@ class Query:
     items: tuple[str, ...] = ()  # the ids of items that it was made of, which are no results
 
     def ranking(self, info: ModelInfo, by: str | None, within: int | None, copies: bool) -> Ranking:
-        """Return the order of the results: by one kind of code, by both, or by labels."""
+        """Return the order of the results: by one kind of code, by both, by labels, or by examples."""
         if by not in (None, *BY):
             raise unknown_name("way to search", str(by), BY)
         if self.bit_weights is not None:
             if by is not None or within is not None:
                 raise InputError("a query by examples compares all codes: leave out `by` and `within`.")
             return ByExamples(self.bit_weights, info.bits)
-        has_both = info.general_bits is not None and self.general is not None
-        if by in ("both", "general") and not has_both and self.weights is None:
+        general = None if info.general_bits is None else self.general
+        if by == "general" and self.weights is not None:
+            raise InputError("labels have no general code: search by an item or a code, or by='semantic'.")
+        if by in ("both", "general") and general is None and self.weights is None:
             whose = "this index" if info.general_bits is None else "the query"
             raise InputError(f"{whose} has no general code: search by='semantic'.")
-        bits = info.general_bits or 0 if by == "general" else info.bits
-        if within is not None and not (type(within) is int and 0 <= within <= bits):
-            raise InputError(f"within must be 0 to {bits}, the number of bits, got {within!r}.")
+        if within is not None:
+            whole_number(within, "within", 0, info.general_bits if by == "general" else info.bits)
         packed: Packed = pack(self.code[None])[0]
         if self.weights is not None and by != "semantic":
-            if by == "general":
-                raise InputError(
-                    "labels have no general code: search by an item or a code, or by='semantic'."
-                )
             numbers = {info.classes.index(name): weight for name, weight in self.weights.items()}
             return ByLabels(packed, numbers, info.centers, within)
-        if self.general is None or not has_both or by == "semantic":
+        if general is None or by == "semantic":
             return BySemantic(packed, within)
-        if by == "general":
-            return ByGeneral(self.general, within, copies)
-        return ByBoth(packed, self.general, within, copies)
+        return (
+            ByGeneral(general, within, copies) if by == "general" else ByBoth(packed, general, within, copies)
+        )
 
 
 def query_by_labels(info: ModelInfo, labels: LabelQuery) -> Query:
@@ -186,8 +181,7 @@ def query_by_code(info: ModelInfo, code: Any) -> Query:
     """
     general = None
     if isinstance(code, Mapping):
-        unknown = next((str(name) for name in code if name not in ("semantic", "general")), None)
-        if unknown is not None or "semantic" not in code:
+        if "semantic" not in code or code.keys() - {"semantic", "general"}:
             raise InputError(f"codes are named 'semantic' and 'general', got {', '.join(map(str, code))}.")
         general, code = code.get("general"), code["semantic"]
     if general is not None:
@@ -197,25 +191,21 @@ def query_by_code(info: ModelInfo, code: Any) -> Query:
         if not len(general):
             raise InputError("a general code of the query is needed, got none.")
     read = _read_code(code, info.bits)
-    explained = () if info.known_centers is None else labels_of_code(info, read, (), {})
-    return Query(read, explained, general)
+    return Query(read, () if info.known_centers is None else labels_of_code(info, read, (), {}), general)
 
 
 def _read_code(code: Any, bits: int) -> Codes:
     width = packed_width(bits)
-    expected = f"a code is {bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits"
     try:
         values = np.frombuffer(bytes.fromhex(code), np.uint8) if isinstance(code, str) else np.asarray(code)
-    except ValueError:
-        raise InputError(f"{expected}, got {code!r:.80}.") from None
-    try:
         if values.dtype == np.uint8 and values.shape == (width,) and bits > 1:
-            values = unpack(check_packed(values[None], bits), bits)[0]
+            values = unpack(values[None], bits)[0]
         if values.shape != (bits,):
-            raise InputError(f"got {values.dtype} of shape {values.shape}")
+            raise ValueError(f"got {values.dtype} of shape {values.shape}")
         read: Codes = as_codes(values[None])[0]
-    except InputError as error:
-        raise InputError(f"{expected}: {error}".rstrip(".") + ".") from None
+    except ValueError as error:  # InputError is one
+        expected = f"a code is {bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits"
+        raise InputError(f"{expected}; {error}") from None
     return read
 
 
@@ -237,7 +227,8 @@ def filter_of(
     among: Keys | None,
 ) -> Filter:
     """Return the filter for what a caller passed; `among` are keys."""
-    labels = [check_labels([names] if isinstance(names, str) else names) for names in (having, without)]
+    both = (having, without)
+    labels = [check_labels([names] if isinstance(names, str) else names) if names else () for names in both]
     ranges: dict[str, Where] = {}
     for name, wanted in (where or {}).items():
         if name not in attributes:
@@ -248,10 +239,8 @@ def filter_of(
 
 def _bounds(name: str, wanted: Any) -> tuple[float, float]:
     try:
-        low, high = (
-            open_end if bound is None else float(bound)
-            for bound, open_end in zip(wanted, (-math.inf, math.inf), strict=True)
-        )
+        low, high = wanted
+        low, high = -math.inf if low is None else float(low), math.inf if high is None else float(high)
         if math.isnan(low) or math.isnan(high):
             raise ValueError
     except (TypeError, ValueError):
@@ -263,7 +252,7 @@ def _bounds(name: str, wanted: Any) -> tuple[float, float]:
 
 def _texts(name: str, wanted: Any) -> tuple[str, ...]:
     texts = [wanted] if isinstance(wanted, str) else wanted
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+    if not isinstance(texts, Sequence):
         raise InputError(f"the text '{name}' is filtered by a text or a list of texts, got {wanted!r:.80}.")
     return tuple(check_text(text, f"the text '{name}'") for text in texts)
 
@@ -285,40 +274,32 @@ def read_labels(query: LabelQuery, classes: Sequence[str]) -> dict[str, float]:
         pairs = [(name, 1.0) for name in query]
     else:
         raise InputError(f"labels are names with weights, names, or one text, got {query!r:.80}.")
+    if not pairs:
+        raise ConfigError('no label was given: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')
     weights: dict[str, float] = {}
     for name, weight in pairs:
         if name not in classes:
             raise unknown_name("label", str(name), classes)
         if name in weights:
             raise ConfigError(f"the label '{name}' is named twice: name it once, with its weight.")
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+            raise ConfigError(f"the weight of '{name}' must be a positive number, got {weight!r}.")
         weights[name] = weight
-    return normalized(weights)
+    largest = max(weights.values())  # first, so that no sum overflows
+    total = math.fsum(weight / largest for weight in weights.values())
+    return {label: weight / largest / total for label, weight in weights.items()}
 
 
 def _typed_labels(text: str, classes: Sequence[str]) -> list[tuple[str, float]]:
     pairs = []
-    for part in (part.strip() for line in csv.reader([text], skipinitialspace=True) for part in line):
-        name, _, weight = part.rpartition(":")
-        if part in classes or not name:
-            pairs.append((part, 1.0))
-            continue
+    for part in next(csv.reader([text], skipinitialspace=True), []):
+        name, _, weight = part.strip().rpartition(":")
         try:
-            pairs.append((name.strip(), float(weight)))
+            is_label = part.strip() in classes or not name
+            pairs.append((part.strip(), 1.0) if is_label else (name.strip(), float(weight)))
         except ValueError:
-            raise unknown_name("label", part, classes) from None
+            raise unknown_name("label", part.strip(), classes) from None
     return [(name, weight) for name, weight in pairs if name]
-
-
-def normalized(weights: Mapping[str, float]) -> dict[str, float]:
-    """Divide weights by their sum; raise ConfigError for weights that are not above 0."""
-    if not weights:
-        raise ConfigError('no label was given: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')
-    for label, weight in weights.items():
-        if not isinstance(weight, Real) or not 0 < weight < math.inf:
-            raise ConfigError(f"the weight of '{label}' must be a positive number, got {weight!r}.")
-    largest = max(weights.values())  # first, so that no sum overflows
-    total = math.fsum(weight / largest for weight in weights.values())
-    return {label: weight / largest / total for label, weight in weights.items()}
 
 
 def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
@@ -371,18 +352,17 @@ def labels_of_code(
     """
     names = [label for label in info.classes if label in labels]
     if not names and scores:
-        names = [label for label in info.classes if label in scores and scores[label][0] >= PRESENT * LEVELS]
+        names = [label for label in info.classes if scores.get(label, (0, 0))[0] >= PRESENT * LEVELS]
         if not names:
             return []
     if not names:
         directions = info.centers if info.directions is None else info.directions
         cosines = directions.astype(np.float32) @ code / info.bits
-        near = cosines >= info.label_threshold
-        near[cosines.argmax()] = True
-        names = [info.classes[row] for row in np.flatnonzero(near).tolist()]
-    shares = np.array([scores[label][1] if label in scores else 0 for label in names], np.float64)
+        is_near = cosines >= min(info.label_threshold, cosines.max())
+        names = [info.classes[row] for row in np.flatnonzero(is_near).tolist()]
+    shares = np.array([scores.get(label, (0, 0))[1] for label in names], np.float64)
     if not shares.any():
-        # as `rankings.likelihoods`, for one code; their sum is divided out below
+        # as `ranking.likelihoods`, for one code; their sum is divided out below
         columns = [info.classes.index(label) for label in names]
         shares = np.exp(SHARPNESS * (info.centers[columns].astype(np.float64) @ code) / info.bits)
     return explain_code(info, code, dict(zip(names, (shares / shares.sum()).tolist(), strict=True)))

@@ -10,63 +10,41 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, to_words
 from centerhash.index.items import LEVELS
+from centerhash.index.store import Bools, Rows, View, smallest
 
-Rows: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
+# Of a general bit compared with a semantic one: see docs/how-to/search.md.
+FACTOR = 0.1
+# Distances are compared as whole numbers: 10 d_semantic + d_general.
+_WEIGHT = round(1 / FACTOR)
+# The least probability that follows from a code.
+_FLOOR = 0.01
+# Of the likelihood of labels given a code.
+SHARPNESS = 8.0
+# Label probability below which an item does not fit a query by labels: see `benchmarks.finding`.
+FITS = 0.12
+# Share of the general bits in which a cropped copy of a photo may differ: see `benchmarks.finding`.
+NEAR = 1 / 4
+# Share of the general bits more than the nearest copy in which other copies may differ.
+_AS_NEAR = 1 / 64
+# Weight of the shares compared with the probabilities: see docs/how-to/search.md.
+SHARES = 1.0
+# Digits of a penalty: smaller differences come from rounding.
+_DIGITS = 9
 
-FACTOR = 0.1  # of a general bit compared with a semantic one: see docs/how-to/search.md
-_WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_general
-_FLOOR = 0.01  # the least probability that follows from a code
-SHARPNESS = 8.0  # of the likelihood of labels given a code
-FITS = 0.12  # label probability below which an item does not fit a query by labels: see `benchmarks.finding`
-NEAR = (
-    1 / 4
-)  # share of the general bits in which a cropped copy of a photo may differ: see `benchmarks.finding`
-_AS_NEAR = 1 / 64  # share of the general bits more than the nearest copy in which other copies may differ
-SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md
-_DIGITS = 9  # of a penalty: smaller differences come from rounding
-
-FEW = 8  # if fewer than one row in this many is allowed, their codes are gathered; otherwise the scan skips others
-PLAIN = 1 << 19  # rows that numpy scans rather than import numba, which takes a second
-SMALL = 1 << 13  # rows that numpy scans as quickly as the compiled loop
+# If fewer than one row in this many is allowed, their codes are gathered; otherwise the scan skips others.
+FEW = 8
+# Rows that numpy scans rather than import numba, which takes a second.
+PLAIN = 1 << 19
+# Rows that numpy scans as quickly as the compiled loop.
+SMALL = 1 << 13
 _SCAN = "centerhash.index.scan"
-
-
-class Columns(Protocol):
-    """What a ranking reads of N items."""
-
-    @property
-    def semantic(self) -> Packed:
-        """Packed codes (N, ceil(K/8))."""
-
-    @property
-    def general(self) -> Packed | None:
-        """Packed general codes (N, ceil(V/8)); None in an index without."""
-
-    @property
-    def has_general(self) -> Mask | None:
-        """Which rows (N,) have a general code; None: all."""
-
-    @property
-    def unscored(self) -> Rows:
-        """The rows without label scores."""
-
-    def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
-        """Ascending rows (m,) with a probability of a label from `least` on, probabilities and shares in 255ths."""
-
-
-class Ranking(Protocol):
-    """One order of all items."""
-
-    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
-        """Return the first k of the allowed rows (all if None), best first."""
 
 
 def code_distances(codes: Packed, code: Packed) -> Rows:
@@ -83,30 +61,30 @@ class BySemantic:
     code: Packed
     within: int | None = None
 
-    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of the nearest semantic codes."""
-        return _nearest(columns.semantic, self.code, k, allowed, self.within)
+        return _nearest(columns["semantic"], self.code, k, allowed, self.within)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class ByGeneral:
-    """The Hamming distance of the general codes; items without one are no results. With `copies`, see `near_copies`."""
+    """The Hamming distance of the general codes; items without one are no results. With `copies`, see `_copies_first`."""
 
     general: Packed  # (V, W): of the query, and of further views of it, which only copies are compared with
     within: int | None = None
     copies: bool = False
 
-    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies of any view, then of the nearest general codes of the query itself."""
-        assert columns.general is not None
-        with_code = _both(columns.has_general, allowed)
-        nearest = _nearest(columns.general, self.general[0], k, with_code, self.within)
+        allowed = both(columns.has_general, allowed)
+        nearest, _ = _nearest(columns["general"], self.general[0], k, allowed, self.within)
         if not self.copies or len(self.general) == 1:  # its copies are the first of these
             return nearest
-        limit = near_bits(columns.general)
-        limit = limit if self.within is None else min(limit, self.within)
-        candidates = [_nearest(columns.general, view, k, with_code, limit) for view in self.general]
-        return _joined(near_copies(columns.general, self.general, candidates, k), nearest, k)
+        limit = min(
+            near_bits(columns["general"]), 8 * self.general.shape[1] if self.within is None else self.within
+        )
+        candidates = [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general]
+        return _copies_first(columns["general"], self.general, candidates, nearest, k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +92,7 @@ class ByBoth:
     """Semantic distance plus a small part of the general one: d_semantic + 0.1 d_general.
 
     An item without a general code counts as one in which half of the bits differ. `within` limits d_semantic. With
-    `copies`, copies of the query come first (see `near_copies`).
+    `copies`, copies of the query come first (see `_copies_first`).
     """
 
     code: Packed  # (ceil(K/8),)
@@ -122,21 +100,20 @@ class ByBoth:
     within: int | None = None
     copies: bool = False
 
-    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows of copies, then those with the smallest d."""
-        assert columns.general is not None
-        if (
-            self.copies and self.within is not None
-        ):  # for copies of all views, which their general codes alone rank
-            allowed = _both(code_distances(columns.semantic, self.code) <= self.within, allowed)
-        rows, *candidates = _nearest_by_both(columns, self.code, self.general[0], k, allowed, self.within)
+        if self.copies and self.within is not None:  # copies are found by their general codes alone
+            allowed = both(code_distances(columns["semantic"], self.code) <= self.within, allowed)
+        limit = near_bits(columns["general"])
+        compared = _General(
+            self.general[0], columns["general"], columns.has_general, limit if self.copies else -1
+        )
+        rows, copies = _nearest(columns["semantic"], self.code, k, allowed, self.within, compared)
         if not self.copies:
             return rows
-        if len(self.general) > 1:
-            with_code, limit = _both(columns.has_general, allowed), near_bits(columns.general)
-            views = (_nearest(columns.general, view, k, with_code, limit) for view in self.general[1:])
-            candidates += views
-        return _joined(near_copies(columns.general, self.general, candidates, k), rows, k)
+        candidates, allowed = [copies], both(columns.has_general, allowed)
+        candidates += [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general[1:]]
+        return _copies_first(columns["general"], self.general, candidates, rows, k)
 
 
 def near_bits(general: Packed) -> int:
@@ -144,21 +121,15 @@ def near_bits(general: Packed) -> int:
     return round(NEAR * 8 * int(general.shape[1]))
 
 
-def near_copies(general: Packed, views: Packed, candidates: Sequence[Rows], k: int) -> Rows:
-    """Return the rows, at most k, of candidates that are nearly as near to the views (V, W) as the nearest."""
+def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], nearest: Rows, k: int) -> Rows:
+    """Return k rows: candidates that are nearly as near to the views (V, W) as the nearest of them, then the others."""
     rows = np.unique(np.concatenate(candidates))
     if not len(rows):
-        return rows
+        return nearest
     distances = np.min([code_distances(general[rows], view) for view in views], axis=0)
     near = distances <= distances.min() + round(_AS_NEAR * 8 * general.shape[1])
-    copies: Rows = rows[near][np.argsort(distances[near], kind="stable")][:k]
-    return copies
-
-
-def _joined(first: Rows, rest: Rows, k: int) -> Rows:
-    """Return k rows: the first ones, then the rest without them."""
-    rows: Rows = np.concatenate([first, rest[~np.isin(rest, first)]])[:k]
-    return rows
+    copies = rows[near][np.argsort(distances[near], kind="stable")]
+    return np.concatenate([copies, nearest[~np.isin(nearest, copies)]])[:k]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,37 +147,38 @@ class ByLabels:
     centers: Codes  # (C, K), by the numbers of their labels
     within: int | None = None
 
-    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows with the smallest penalties, of those that fit."""
         rows, penalties = self._scored(columns, allowed)
         if len(columns.unscored):
             unscored = columns.unscored if allowed is None else columns.unscored[allowed[columns.unscored]]
             rows = np.concatenate([rows, unscored])
-            penalties = np.concatenate([penalties, self._from_codes(columns.semantic[unscored])])
+            penalties = np.concatenate([penalties, self._from_codes(columns["semantic"][unscored])])
         if self.within is not None:
-            near = code_distances(columns.semantic[rows], self.code) <= self.within
+            near = code_distances(columns["semantic"][rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
         if len(rows) > k:
             best = penalties <= np.partition(penalties, k - 1)[k - 1]
             rows, penalties = rows[best], penalties[best]
-        distances = code_distances(columns.semantic[rows], self.code)
-        ordered: Rows = rows[np.lexsort((rows, distances, penalties))[:k]]
-        return ordered
+        distances = code_distances(columns["semantic"][rows], self.code)
+        return np.take(rows, np.lexsort((rows, distances, penalties))[:k])
 
-    def _scored(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
+    def _scored(self, columns: View, allowed: Bools | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows in which every label has a stored probability that fits, and their penalties."""
         stored = [columns.scores(label, FITS * LEVELS) for label in self.weights]
-        rows = stored[0][0] if allowed is None else stored[0][0][allowed[stored[0][0]]]
-        for others, _, _ in stored[1:]:
-            fits = np.zeros(len(columns.semantic), np.bool_)
-            fits[others] = True
-            rows = rows[fits[rows]]
-        positions = [np.searchsorted(label_rows, rows) for label_rows, _, _ in stored]
+        labels: NDArray[np.uint16] = np.zeros(len(columns["semantic"]), np.uint16)
+        for rows, _, _ in stored:
+            labels[rows] += 1
+        if allowed is not None:
+            labels[~allowed] = 0
+        # rows ascend, so those of all labels are the same
+        kept = [np.flatnonzero(labels[rows] == len(stored)) for rows, _, _ in stored]
         probability, share = (
-            np.array([label[column][at] for label, at in zip(stored, positions, strict=True)]) / LEVELS
+            np.array([label[column][places] for label, places in zip(stored, kept, strict=True)]) / LEVELS
             for column in (1, 2)
         )
-        return rows, label_penalties(probability, share, np.array(list(self.weights.values())))
+        penalties = label_penalties(probability, share, np.array(list(self.weights.values())))
+        return stored[0][0][kept[0]], penalties
 
     def _from_codes(self, packed: Packed) -> NDArray[np.float64]:
         """Return the penalties (n,) of items without scores, by their codes."""
@@ -240,84 +212,70 @@ def likelihoods(packed: Packed, centers: Codes, classes: Sequence[int]) -> NDArr
     return likely / total
 
 
-def _both(mask: Mask | None, other: Mask | None) -> Mask | None:
+def both(mask: Bools | None, other: Bools | None) -> Bools | None:
     """Return a mask of the rows that pass both; None: all."""
     if mask is None or other is None:
         return other if mask is None else mask
     return mask & other
 
 
-def _is_few(allowed: Mask | None, codes: Packed) -> bool:
-    return allowed is not None and int(np.count_nonzero(allowed)) * FEW <= len(codes)
+class _General(NamedTuple):
+    """General codes that rows are compared by too, and in how many bits copies may differ."""
+
+    code: Packed
+    codes: Packed
+    has_code: Bools | None
+    copied: int
 
 
-def _nearest(codes: Packed, code: Packed, k: int, allowed: Mask | None, within: int | None) -> Rows:
-    """Return the rows of the k nearest codes (N, W)."""
-    if allowed is not None and _is_few(allowed, codes):
+def _nearest(
+    codes: Packed,
+    code: Packed,
+    k: int,
+    allowed: Bools | None,
+    within: int | None,
+    general: _General | None = None,
+) -> tuple[Rows, Rows]:
+    """Return the rows of the k nearest codes (N, W), and of the k nearest copies; with `general`, by both codes."""
+    if allowed is not None and int(np.count_nonzero(allowed)) * FEW <= len(codes):
         few = np.flatnonzero(allowed)
-        rows: Rows = few[_nearest(codes[few], code, k, None, within)]
-        return rows
+        if general is not None:
+            has_code = None if general.has_code is None else general.has_code[few]
+            general = general._replace(codes=general.codes.take(few, axis=0), has_code=has_code)
+        best, copies = _nearest(codes.take(few, axis=0), code, k, None, within, general)
+        return few[best], few[copies]
     limit = 8 * codes.shape[1] if within is None else within
-    if _is_plain(codes):
-        distances = code_distances(codes, code)
-        return _smallest(distances, distances <= limit, allowed, k)
+    if len(codes) <= (SMALL if _SCAN in sys.modules else PLAIN) or find_spec("numba") is None:
+        return _numpy_nearest(codes, code, k, allowed, limit, general)
     from centerhash.index import scan  # numba takes a while to import
 
-    mask = None if allowed is None else allowed.view(np.uint8)
-    return scan.nearest(_words(code[None])[0], _words(codes), k, within=limit, allowed=mask)[0]
+    compared = scan.NO_GENERAL
+    if general is not None:
+        mask = scan.NO_MASK if general.has_code is None else general.has_code.view(np.uint8)
+        words, half = _words(general.codes), 4 * general.codes.shape[1]
+        compared = scan.General(_words(general.code[None])[0], words, mask, half, general.copied, _WEIGHT)
+    among = None if allowed is None else allowed.view(np.uint8)
+    query, database = _words(code[None])[0], _words(codes)
+    (best, _), (copies, _) = scan.nearest(query, database, k, within=limit, allowed=among, general=compared)
+    return best, copies
 
 
-def _nearest_by_both(
-    columns: Columns, code: Packed, general_code: Packed, k: int, allowed: Mask | None, within: int | None
+def _numpy_nearest(
+    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: _General | None
 ) -> tuple[Rows, Rows]:
-    """Return the k rows with the smallest 10 d_semantic + d_general, and the k nearest copies by d_general alone."""
-    semantic, general, has_general = columns.semantic, columns.general, columns.has_general
-    assert general is not None
-    few = None
-    if allowed is not None and _is_few(allowed, semantic):
-        few = np.flatnonzero(allowed)
-        semantic, general, allowed = semantic[few], general[few], None
-        has_general = None if has_general is None else has_general[few]
-    limit = 8 * semantic.shape[1] if within is None else within
-    half, near = 4 * general.shape[1], near_bits(general)
-    if _is_plain(semantic):
-        distances, apart = code_distances(semantic, code), code_distances(general, general_code)
-        if has_general is not None:
-            apart[~has_general] = half
+    """Do the same without a compiled scan."""
+    totals = distances = code_distances(codes, code)
+    copies = np.empty(0, np.int64)
+    is_allowed = True if allowed is None else allowed
+    if general is not None:
+        apart = code_distances(general.codes, general.code)
+        if general.has_code is not None:
+            apart[~general.has_code] = 4 * general.codes.shape[1]
         totals = _WEIGHT * distances + apart
-        best = _smallest(totals, distances <= limit, allowed, k)
-        copies = _smallest(apart, apart <= near, allowed, k)
-    else:
-        from centerhash.index import scan
-
-        best, copies = scan.nearest_by_both(
-            _words(code[None])[0],
-            _words(semantic),
-            k,
-            weight=_WEIGHT,
-            within=limit,
-            general_query=_words(general_code[None])[0],
-            general=_words(general),
-            has_general=None if has_general is None else has_general.view(np.uint8),
-            half=half,
-            copied=near,
-            allowed=None if allowed is None else allowed.view(np.uint8),
-        )
-    return (best, copies) if few is None else (few[best], few[copies])
-
-
-def _is_plain(codes: Packed) -> bool:
-    """Return whether numpy compares these codes."""
-    return len(codes) <= (SMALL if _SCAN in sys.modules else PLAIN) or find_spec("numba") is None
-
-
-def _smallest(values: Rows, mask: Mask, allowed: Mask | None, k: int) -> Rows:
-    """Return the k rows with the smallest values, of those in the mask that are allowed."""
-    rows = np.flatnonzero(mask if allowed is None else mask & allowed)
-    if len(rows) > k:
-        rows = rows[values[rows] <= np.partition(values[rows], k - 1)[k - 1]]
-    ordered: Rows = rows[np.argsort(values[rows], kind="stable")[:k]]
-    return ordered
+        rows = np.flatnonzero((apart <= general.copied) & is_allowed)
+        copies = smallest(apart[rows], rows, k)
+    rows = np.flatnonzero((distances <= within) & is_allowed)
+    return smallest(totals[rows], rows, k), copies
 
 
 def _words(packed: Packed) -> NDArray[Any]:

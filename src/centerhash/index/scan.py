@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,26 @@ from centerhash.core.parallel import compiled, cpu_count, in_threads, split
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
-Nearest: TypeAlias = tuple[
-    Integers, Integers, Integers, Integers
-]  # state, counts by total, positions, totals
+# State, counts by total, positions, totals.
+Nearest: TypeAlias = tuple[Integers, Integers, Integers, Integers]
 
-STRIDE, STEP = 512, 32  # rows counted at once; if some are near, again in steps, then one by one
-THREAD_BYTES = (
-    1 << 23
-)  # to read per thread: handing a scan of less to another thread takes longer than it saves
-SPARE = 1024  # items a thread has room for beyond k
-WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
+# Rows counted at once; if some are near, again in steps, then one by one.
+STRIDE, STEP = 512, 32
+# Bytes to read per thread: handing a scan of less to another thread takes longer than it saves.
+THREAD_BYTES = 1 << 23
+# Items a thread has room for beyond k.
+SPARE = 1024
+# Rows of more words are added up word by word: LLVM would gather them instead.
+WIDEST_INTERLEAVED = 5
 
-ROOM = 1 << 14  # near pairs that a call has room for at first
-_COLUMNS = 4096  # compared with all rows of a call before the next: they stay in the L2 cache
-_VIEWED = 512  # items whose views are compared with all rows of a call before the next
-_NEAR_STEP = 256  # distances computed at once, and looked at one by one only where some are near
+# Near pairs that a call has room for at first.
+ROOM = 1 << 14
+# Columns that are compared with all rows of a call before the next: they stay in the L2 cache.
+_COLUMNS = 4096
+# Distances computed at once, and looked at one by one only where some are near.
+_NEAR_STEP = 256
 
 NO_MASK: Mask = np.empty(0, np.uint8)
-NO_GENERAL = np.zeros((1, 1), np.uint64)
 CUT, NEAR, STORED = range(3)  # the state of a thread
 
 
@@ -164,71 +166,49 @@ def _scanner(width: int, general_width: int, weight: int) -> Callable[..., None]
     return compiled(scan)
 
 
-def nearest(
-    query: Words, database: Words, k: int, *, within: int, allowed: Mask | None = None
-) -> tuple[Integers, Integers]:
-    """Return the positions (m,) of the k nearest rows, and their distances: ascending, then by position.
+class General(NamedTuple):
+    """General codes that are compared too, with the semantic distance `weight` times as heavy.
 
-    `query` (W,) and `database` (N, W) are words; `within` is the largest distance, `allowed` (N,) is 1 for rows that may
-    be returned.
+    A row without one, by the mask `has_code` (N,) unless that is empty, counts as one in which `half` of the bits
+    differ. Copies differ in at most `copied` bits, fewer than half.
     """
-    largest = 8 * database.itemsize * query.size
-    none = NO_GENERAL[:0]
-    return _scan(query, database, k, 1, largest, within, allowed, NO_GENERAL[0], none, NO_MASK, 0, -1)[0]
+
+    query: Words  # (G,)
+    codes: Words  # (N, G)
+    has_code: Mask
+    half: int
+    copied: int
+    weight: int
 
 
-def nearest_by_both(
+NO_GENERAL = General(np.zeros(1, np.uint64), np.zeros((0, 1), np.uint64), NO_MASK, 0, -1, 1)
+
+
+def nearest(
     query: Words,
     database: Words,
     k: int,
     *,
-    weight: int,
     within: int,
-    general_query: Words,
-    general: Words,
-    has_general: Mask | None,
-    half: int,
-    copied: int,
     allowed: Mask | None = None,
-) -> tuple[Integers, Integers]:
-    """Return the positions (m,) of the k rows with the smallest totals, and of the k nearest copies, from one scan.
-
-    The general query is (G,), the general codes are (N, G) words; a row without one, by the mask `has_general` (N,),
-    counts as one in which `half` of the bits differ. A copy differs in at most `copied` general bits, fewer than half.
-    """
-    largest = 8 * (weight * database.itemsize * query.size + general.itemsize * general_query.size)
-    mask = NO_MASK if has_general is None else has_general
-    best, copies = _scan(
-        query, database, k, weight, largest, within, allowed, general_query, general, mask, half, copied
-    )
-    return best[0], copies[0]
-
-
-def _scan(
-    query: Words,
-    database: Words,
-    k: int,
-    weight: int,
-    largest: int,
-    within: int,
-    allowed: Mask | None,
-    general_query: Words,
-    general: Words,
-    has_general: Mask,
-    half: int,
-    copied: int,
+    general: General = NO_GENERAL,
 ) -> list[tuple[Integers, Integers]]:
-    """Scan in threads; return positions and totals of the best rows, and positions and distances of copies."""
-    rows = len(database)
-    threads = max(1, min((database.nbytes + general.nbytes) // THREAD_BYTES, cpu_count()))
-    k, scan = min(k, rows), _scanner(query.size, general_query.size, weight)
-    rooms = [[_room(k, cut) for cut in (largest, copied)] for _ in range(threads)]
+    """Return positions (m,) and totals of the k nearest rows, ascending and then by position; and the same of copies.
+
+    `query` (W,) and `database` (N, W) are words; `within` is the largest distance, `allowed` (N,) is 1 for rows that may
+    be returned.
+    """
+    rows, codes = len(database), general.codes
+    largest = 8 * (general.weight * database.itemsize * query.size + codes.itemsize * general.query.size)
+    threads = max(1, min((database.nbytes + codes.nbytes) // THREAD_BYTES, cpu_count()))
+    k, scan = min(k, rows), _scanner(query.size, general.query.size, general.weight)
+    rooms = [[_room(k, cut) for cut in (largest, general.copied)] for _ in range(threads)]
 
     def work(part: int) -> None:
-        part_rows, (best, copies) = split(rows, threads)[part], rooms[part]
-        mask = NO_MASK if allowed is None else allowed[part_rows]
-        codes = database[part_rows], general_query, general[part_rows], has_general[part_rows], half
-        scan(query, *codes, mask, part_rows.start, k, within, best, copies)
+        place, (best, copies) = split(rows, threads)[part], rooms[part]
+        mask = NO_MASK if allowed is None else allowed[place]
+        compared = general.query, codes[place], general.has_code[place], general.half
+        scan(query, database[place], *compared, mask, place.start, k, within, best, copies)
 
     if k:
         in_threads(work, threads)
@@ -253,29 +233,30 @@ def _merged(parts: Sequence[Nearest], k: int) -> tuple[Integers, Integers]:
 def _joiner(width: int) -> Callable[..., int]:
     """Compile the comparison of codes of `width` words."""
 
-    def join(words: Words, start: int, end: int, radius: int, pairs: Integers) -> int:
+    def join(
+        words: Words, others: Words, start: int, end: int, radius: int, is_self: bool, pairs: Integers
+    ) -> int:
         """Write the pairs whose first row is in start..end, and their distance, to (3, room); return their number."""
-        size, rows, flat = 0, words.shape[1], words.reshape(-1)
-        for top in range(start, rows, _COLUMNS):
-            bottom = min(top + _COLUMNS, rows)
-            for first in range(start, min(end, bottom)):
-                skipped = max(0, (first + 1 - top) // _NEAR_STEP * _NEAR_STEP)
-                for left in range(top + skipped, bottom, _NEAR_STEP):
+        size, rows, count = 0, words.shape[1], others.shape[1]
+        flat, other = words.reshape(-1), others.reshape(-1)
+        for top in range(0, count, _COLUMNS):
+            bottom = min(top + _COLUMNS, count)
+            for first in range(start, end):
+                for left in range(max(top, first + 1 if is_self else 0), bottom, _NEAR_STEP):
                     right = min(left + _NEAR_STEP, bottom)
                     near = np.uint64(0)
-                    for column in range(
-                        np.uint64(left), np.uint64(right)
-                    ):  # unsigned: no test for negative indices
+                    # unsigned: no test for negative indices
+                    for column in range(np.uint64(left), np.uint64(right)):
                         distance = np.uint64(0)
                         for word in range(width):
                             distance += differing(
-                                flat[word * rows + first], flat[np.uint64(word * rows) + column]
+                                flat[word * rows + first], other[np.uint64(word * count) + column]
                             )
                         near += np.uint64(distance <= np.uint64(radius))
-                    for column in range(max(left, first + 1), right if near else left):
+                    for column in range(left, right if near else left):
                         distance = np.uint64(0)
                         for word in range(width):
-                            distance += differing(flat[word * rows + first], flat[word * rows + column])
+                            distance += differing(flat[word * rows + first], other[word * count + column])
                         if distance > radius:
                             continue
                         if size < pairs.shape[1]:
@@ -286,46 +267,9 @@ def _joiner(width: int) -> Callable[..., int]:
     return compiled(join)
 
 
-@compiled
-def _join_views(views: Words, start: int, end: int, most: int, hits: Integers) -> int:
-    """Write the hits whose whole is in start..end to (4, room): rows, view, distance; return how many."""
-    size, rows, count = 0, views.shape[0], views.shape[1]
-    flat = views.reshape(-1)
-    for top in range(0, rows, _VIEWED):
-        for first in range(start, end):
-            whole = views[first, 0]
-            for second in range(top, min(top + _VIEWED, rows)):
-                base = np.uint64(second * count)
-                near = np.uint64(0)
-                for view in range(np.uint64(count)):  # unsigned: no test for negative indices
-                    near += np.uint64(differing(whole, flat[base + view]) <= np.uint64(most))
-                if not near or first == second:
-                    continue
-                least, nearest_view = np.uint64(64), 0
-                for view in range(count):
-                    distance = differing(whole, views[second, view])
-                    if distance < least:
-                        least, nearest_view = distance, view
-                if size < hits.shape[1]:
-                    hits[0, size], hits[1, size] = first, second
-                    hits[2, size], hits[3, size] = nearest_view, least
-                size += 1
-    return size
-
-
-def near_codes(words: Words, start: int, end: int, radius: int) -> Integers:
-    """As `near_pairs.numpy_codes`."""
-    return _with_room(3, lambda pairs: _joiner(len(words))(words, start, end, radius, pairs))
-
-
-def near_views(views: Words, start: int, end: int, most: int) -> Integers:
-    """As `near_pairs.numpy_views`."""
-    return _with_room(4, lambda hits: _join_views(views, start, end, most, hits))
-
-
-def _with_room(columns: int, join: Callable[[Integers], int]) -> Integers:
-    """Call `join` with an array (columns, room) that is large enough, and return what it has written."""
-    written = np.empty((columns, ROOM), np.int64)
-    while (size := join(written)) > written.shape[1]:
-        written = np.empty((columns, size), np.int64)
-    return written[:, :size]
+def near(words: Words, others: Words, start: int, end: int, radius: int, is_self: bool) -> Integers:
+    """As `near_pairs.numpy_near`."""
+    join, pairs = _joiner(len(words)), np.empty((3, ROOM), np.int64)
+    while (size := join(words, others, start, end, radius, is_self, pairs)) > pairs.shape[1]:
+        pairs = np.empty((3, size), np.int64)
+    return pairs[:, :size]

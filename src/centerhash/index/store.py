@@ -1,16 +1,16 @@
 """The store of an index: one SQLite file, scanned columns in chunks of 4,096 rows, all else in ordinary tables.
 
     store = Store.create(path, Facts(bits=64))
-    store.add(batch)
     with store.reading("semantic") as snapshot:
         snapshot.items(rows)
 
 On disk. `chunks` has one blob per column and 4,096 rows, with the commit that wrote it and one checksum over column,
-chunk, commit and content. `items`, `labels` and `texts` have a checksum per row. `meta` has the number of commits, rows,
-items, labels and texts, `facts` what never changes. An item has a key, which is never used again, and a row, its position
-in the columns. Rows are in the order of keys; `compact` drops those of removed items.
+chunk, commit and content. `items` and `texts` have a checksum per row. `meta` has the number of commits, rows, items and
+texts, `facts` what never changes. An item has a key, which is never used again, and a row, its position in the columns.
+Rows are in the order of keys; compaction drops those of removed items. Labels are texts of the attribute "".
 
-Writing reads and rewrites blobs in one SQLite transaction, whose lock is the only one. It needs nothing in memory.
+Writing (see `writing`) reads and rewrites blobs in one SQLite transaction, whose lock is the only one. It needs nothing
+in memory.
 
 In memory. A column is loaded when a search first needs it, and later brought up to date by `WHERE version > mine`. One of
 fixed width is one array with spare room at its end; label entries are arrays per chunk. A `View` is one commit: new rows
@@ -21,16 +21,17 @@ searches need no lock.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Thread, current_thread
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -38,44 +39,34 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
-from centerhash.index.items import (
-    BARE,
-    CARRIED,
-    CHUNK,
-    FORMAT,
-    HIDDEN,
-    NO_PART,
-    NOTHING,
-    REMOVED,
-    UNSCORED,
-    Batch,
-    Bools,
-    Facts,
-    Filter,
-    Item,
-    Keys,
-    Meta,
-    Part,
-    Rows,
-    Value,
-    View,
-    attribute_column,
-    columns_of,
-    joined,
-    updated,
-)
+from centerhash.index.items import FORMAT, LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
+from centerhash.model.base import FILTERED
 
-PAGE_BYTES = 16384  # of SQLite: blobs are read 1.6 times as fast as from pages of 4,096
-WAIT_SECONDS = 5.0  # for another process that writes
-VARIABLES = 10_000  # of one SQL statement
+Rows: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+# Rows of a chunk of a column.
+CHUNK = 4096
+# Flags of a row: BARE has no general code, UNSCORED no label scores.
+HIDDEN, REMOVED, BARE, UNSCORED = 1, 2, 4, 8
+# Added to the number of a label in the entries of items that carry it.
+CARRIED = 1 << 31
+# The column of label entries.
+LABELS = "labels"
+# Rows that a view keeps in the order of an attribute.
+TOP = 1 << 14
+# Of SQLite: blobs are read 1.6 times as fast as from pages of 4,096.
+PAGE_BYTES = 16384
+# For another process that writes.
+WAIT_SECONDS = 5.0
+# Of one SQL statement.
+VARIABLES = 10_000
 
 _SCHEMA = """
 CREATE TABLE facts (json TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE meta (version INTEGER NOT NULL, rows INTEGER NOT NULL, items INTEGER NOT NULL, hidden INTEGER NOT NULL,
-    labels INTEGER NOT NULL, texts INTEGER NOT NULL, next_key INTEGER NOT NULL, next_number INTEGER NOT NULL,
-    crc INTEGER NOT NULL);
+    texts INTEGER NOT NULL, next_key INTEGER NOT NULL, next_number INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE items (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
-CREATE TABLE labels (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
 CREATE TABLE texts (number INTEGER PRIMARY KEY, attribute TEXT NOT NULL, text TEXT NOT NULL, crc INTEGER NOT NULL,
     UNIQUE (attribute, text));
 CREATE TABLE chunks (name TEXT NOT NULL, chunk INTEGER NOT NULL, version INTEGER NOT NULL, crc INTEGER NOT NULL,
@@ -85,86 +76,286 @@ CREATE INDEX changed ON chunks (name, version);
 _ADVICE = "restore a backup, or create the index again"
 
 
-class Snapshot:
-    """What one thread reads of one commit: loaded columns of its view, and blobs and rows of tables for all else.
+# --- label entries
 
-    Inside a transaction no column is loaded, and what the transaction has written is read.
+
+class Entries(NamedTuple):
+    """Label entries of items: arrays of equal length, with rows in ascending order."""
+
+    rows: NDArray[Any]
+    labels: NDArray[Any]  # numbers of labels, plus CARRIED in entries of items that carry them
+    probabilities: NDArray[Any]  # in 255ths
+    shares: NDArray[Any]  # in 255ths
+
+    def take(self, selected: NDArray[Any] | slice) -> Self:
+        """Return some of the entries."""
+        return type(self)(*(column[selected] for column in self))
+
+
+class Part(NamedTuple):
+    """The label entries of a chunk of rows, sorted by label, then row."""
+
+    labels: NDArray[Any]  # those that occur, ascending; CARRIED ones come last
+    starts: NDArray[Any]  # where the entries of each begin, and the number of all
+    rows: NDArray[Any]  # within the chunk
+    probabilities: NDArray[Any]
+    shares: NDArray[Any]
+
+    @classmethod
+    def of(cls, parts: Sequence[Entries]) -> Self:
+        """Sort entries by label; those of a label are given by their rows already."""
+        entries = Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        order = np.argsort(entries.labels, kind="stable")  # quick for what is sorted but for its end
+        rows, labels, probabilities, shares = entries.take(order)
+        starts = np.flatnonzero(np.diff(labels.astype(np.int64), prepend=-1))
+        ends = np.append(starts, len(order)).astype("<u4")
+        return cls(labels[starts].astype("<u4"), ends, rows.astype("<u2"), probabilities, shares)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` returned."""
+        labels, entries = np.frombuffer(data, "<u4", 2).tolist()
+        sizes, arrays, offset = (labels, labels + 1, entries, entries, entries), list[Any](), 8
+        for dtype, size in zip(("<u4", "<u4", "<u2", "u1", "u1"), sizes, strict=True):
+            arrays.append(np.frombuffer(data, dtype, size, offset))
+            offset += arrays[-1].nbytes
+        return cls(*arrays)
+
+    def to_bytes(self) -> bytes:
+        """Return the arrays, after the numbers of labels and of entries."""
+        sizes = np.array([len(self.labels), len(self.rows)], "<u4")
+        return b"".join(array.tobytes() for array in (sizes, *self))
+
+    def entries(self) -> Entries:
+        """Return all entries."""
+        labels = np.repeat(self.labels, np.diff(self.starts))
+        return Entries(self.rows, labels, self.probabilities, self.shares)
+
+    def place(self, label: np.uint32) -> slice:
+        """Return where the entries of a label are."""
+        position = self.labels.searchsorted(label)
+        if position == len(self.labels) or self.labels[position] != label:
+            return slice(0)
+        return slice(self.starts[position], self.starts[position + 1])
+
+    def of_row(self, row: int) -> list[tuple[int, int, int]]:
+        """Return label, probability and share of the entries of a row."""
+        positions = (self.rows == row).nonzero()[0]
+        labels = self.labels[self.starts.searchsorted(positions, "right") - 1]
+        columns = labels, self.probabilities[positions], self.shares[positions]
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+NO_PART = Part.from_bytes(bytes(12))
+
+
+# --- columns in memory
+
+
+@dataclass(frozen=True)
+class View:
+    """The loaded columns of one commit. Nobody writes to the first `meta.rows` rows of its arrays, nor to its parts."""
+
+    meta: Meta
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # with spare room
+    parts: Sequence[Part] | None = None
+
+    @property
+    def columns(self) -> set[str]:
+        """Return the names of the columns that are loaded."""
+        return {*self.arrays, *(() if self.parts is None else [LABELS])}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.arrays[name][: self.meta.rows]
+
+    def _without(self, flags: int) -> Bools | None:
+        mask = (self["flags"] & flags) == 0
+        return None if mask.all() else mask
+
+    @cached_property
+    def shown(self) -> Bools | None:
+        """Return which rows are items that are not hidden; None: all."""
+        return self._without(HIDDEN | REMOVED)
+
+    @cached_property
+    def has_general(self) -> Bools | None:
+        """Return which rows have a general code; None: all."""
+        return self._without(BARE)
+
+    @cached_property
+    def unscored(self) -> Rows:
+        """Return the rows without label scores."""
+        return np.flatnonzero(self["flags"] & UNSCORED)
+
+    def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
+        parts = [NO_PART, *(self.parts or ())]
+        places = [part.place(np.uint32(label)) for part in parts]
+        rows, probabilities, shares = (
+            np.concatenate([part[column][place] for part, place in zip(parts, places, strict=True)])
+            for column in (2, 3, 4)
+        )
+        sizes = [int(place.stop) - int(place.start or 0) for place in places]
+        kept = np.flatnonzero(probabilities >= least)
+        first = np.repeat(np.arange(-1, len(parts) - 1) * CHUNK, sizes)[kept]
+        return first + rows[kept], probabilities[kept], shares[kept]
+
+    def having(self, label: int | None) -> Bools:
+        """Return which rows carry a label, or have it with a probability of at least FILTERED; none for None."""
+        mask = np.zeros(self.meta.rows, np.bool_)
+        if label is not None:
+            mask[self.scores(label, FILTERED * LEVELS)[0]] = True
+            mask[self.scores(label + CARRIED, 0)[0]] = True
+        return mask
+
+    @cached_property
+    def _tops(self) -> dict[str, Rows]:
+        return {}
+
+    def top(self, column: str, count: int, mask: Bools | None) -> Rows:
+        """Return the rows in the mask with the largest values, descending; missing values come last.
+
+        Of all that are not hidden, the first ones are computed once for a commit.
+        """
+        if mask is self.shown and count <= TOP:
+            if column not in self._tops:
+                self._tops[column] = self._largest(column, TOP, mask)
+            return self._tops[column][:count]
+        return self._largest(column, count, mask)
+
+    def _largest(self, column: str, count: int, mask: Bools | None) -> Rows:
+        """Return the rows with the largest values, descending; of equal ones the last comes first."""
+        rows = np.arange(self.meta.rows) if mask is None else np.flatnonzero(mask)
+        values = self[column][rows]
+        return smallest(np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], count)
+
+
+def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
+    """Return those rows (n,) that have the smallest values (n,), ascending; of equal ones the first comes first."""
+    if len(rows) > count > 0:
+        kept = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+        values, rows = values[kept], rows[kept]
+    return rows[np.argsort(values, kind="stable")[:count]]
+
+
+def chunks_of(meta: Meta) -> int:
+    """Return the number of chunks of each column."""
+    return -(-meta.rows // CHUNK)
+
+
+def updated(
+    old: NDArray[Any] | None,
+    dtype: np.dtype[Any],
+    changed: Iterable[tuple[int, NDArray[Any]]],
+    known: int,
+    rows: int,
+) -> NDArray[Any]:
+    """Return an array with the changed chunks of a column; views may be reading the `known` first rows of the old one.
+
+    It is the same array if only later rows are new and it has room for them, else a copy.
+    """
+    array = old
+    if array is None or len(array) < rows:
+        array = np.empty(rows + rows // 8 + CHUNK, dtype)
+        if old is not None:
+            array[:known] = old[:known]
+    for chunk, values in changed:
+        top = chunk * CHUNK
+        used = min(max(known - top, 0), len(values))
+        if values[:used].tobytes() != array[top : top + used].tobytes():
+            array = array.copy() if array is old else array
+            array[top : top + used] = values[:used]
+        array[top + used : top + len(values)] = values[used:]
+    return array
+
+
+# --- what a thread reads
+
+
+class Snapshot:
+    """What one thread reads of one commit: loaded columns of its view, and chunks and rows of tables for all else.
+
+    Inside a transaction no column is loaded, what it has written is read, and `meta` is of the commit to come.
     """
 
-    def __init__(self, store: Store, sql: sqlite3.Connection, meta: Meta, view: View) -> None:
-        self.path, self.columns, self.sql, self.meta, self.view = store.path, store.columns, sql, meta, view
-        self._attributes = store.facts.attributes
-        self._parts: dict[int, Part] = {}
+    def __init__(self, store: Store, sql: _Connection, meta: Meta, view: View) -> None:
+        self.store, self.sql, self.meta, self.view, self.chunks = store, sql, meta, view, chunks_of(meta)
+        # The chunk of each column that was read last, and its number.
+        self._last: dict[str, tuple[int, Any]] = {}
 
     def damaged(self, what: str) -> DataError:
         """Return the error of a file that does not hold what was written."""
-        return DataError(f"'{self.path}' is damaged ({what}): {_ADVICE}.")
+        return DataError(f"'{self.store.path}' is damaged ({what}): {_ADVICE}.")
 
-    def _blobs(self, condition: str, *values: object) -> Iterator[tuple[int, bytes]]:
-        """Yield chunk and content of the blobs that a condition selects."""
+    # --- columns
+
+    def _chunks(self, condition: str, *values: object) -> Iterator[tuple[int, Any]]:
+        """Yield number and content of the chunks that a condition selects: values, or a `Part` of label entries."""
         query = f"SELECT name, chunk, version, crc, data FROM chunks WHERE {condition}"
         for name, chunk, version, crc, data in self.sql.execute(query, values):
-            if not isinstance(data, bytes) or _crc(name, chunk, version, data=data) != crc:
+            if not isinstance(data, bytes) or crc_of(name, chunk, version, data=data) != crc:
                 raise self.damaged(f"column '{name}', chunk {chunk}")
-            yield chunk, data
+            if name == LABELS:
+                yield chunk, Part.from_bytes(data)
+                continue
+            content = np.frombuffer(data, self.store.columns[name])
+            if chunk < self.chunks and len(content) != min(self.meta.rows - chunk * CHUNK, CHUNK):
+                raise self.damaged(f"column '{name}', chunk {chunk} has {len(content)} rows")
+            yield chunk, content
 
-    def blob(self, name: str, chunk: int) -> bytes:
-        """Return the content of a chunk of a column."""
-        for _, data in self._blobs("name = ? AND chunk = ?", name, chunk):
-            return data
-        raise self.damaged(f"column '{name}', chunk {chunk} is missing")
-
-    def changed(self, name: str, before: Meta) -> Iterator[tuple[int, bytes]]:
-        """Yield the blobs that were written since a commit; none of new rows may be missing."""
-        due = set(range(before.rows // CHUNK, self.meta.chunks)) if self.meta.rows > before.rows else set()
+    def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
+        """Yield the chunks that were written since a commit; none of new rows may be missing."""
+        due = set(range(since.rows // CHUNK, self.chunks)) if self.meta.rows > since.rows else set()
         # without ORDER BY, for which SQLite would sort the blobs
-        for chunk, data in self._blobs("name = ? AND version > ?", name, before.version):
+        for chunk, content in self._chunks("name = ? AND version > ?", name, since.version):
             due.discard(chunk)
-            if chunk < self.meta.chunks:
-                yield chunk, data
+            if chunk < self.chunks:
+                yield chunk, content
         if due:
             raise self.damaged(f"column '{name}', chunk {min(due)} is missing")
 
-    def checked(self, name: str, chunk: int, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows of a chunk if there are as many as there should be."""
-        if len(values) != min(self.meta.rows - chunk * CHUNK, CHUNK):
-            raise self.damaged(f"column '{name}', chunk {chunk} has {len(values)} rows")
-        return values
-
-    def values(self, name: str, chunk: int) -> NDArray[Any]:
-        """Return the rows of a chunk of a column of fixed width."""
+    def chunk(self, name: str, chunk: int) -> Any:
+        """Return a chunk of a column: its values, or a `Part` of label entries."""
         if name in self.view.arrays:
             return self.view[name][chunk * CHUNK : (chunk + 1) * CHUNK]
-        return self.checked(name, chunk, self.columns[name].read(self.blob(name, chunk)))
-
-    def part(self, chunk: int) -> Part:
-        """Return the label entries of a chunk."""
-        if self.view.parts is not None:
+        if name == LABELS and self.view.parts is not None:
             return self.view.parts[chunk]
-        if chunk not in self._parts:
-            self._parts = {chunk: Part.from_bytes(self.blob("labels", chunk))}
-        return self._parts[chunk]
+        if name not in self._last or self._last[name][0] != chunk:
+            found = next(self._chunks("name = ? AND chunk = ?", name, chunk), None)
+            if found is None:
+                raise self.damaged(f"column '{name}', chunk {chunk} is missing")
+            self._last[name] = found
+        return self._last[name][1]
+
+    def span(self, name: str, chunks: range) -> NDArray[Any]:
+        """Return the values of consecutive chunks."""
+        nothing = np.empty(0, self.store.columns[name])
+        return np.concatenate([nothing, *(self.chunk(name, chunk) for chunk in chunks)])
+
+    def _gather(self, name: str, rows: Rows) -> NDArray[Any]:
+        """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
+        if name in self.view.arrays:
+            return self.view[name][rows]
+        values, chunks = np.empty(len(rows), self.store.columns[name]), rows // CHUNK
+        for chunk in np.unique(chunks).tolist():
+            values[chunks == chunk] = self.chunk(name, chunk)[rows[chunks == chunk] % CHUNK]
+        return values
+
+    def write(self, name: str, chunk: int, data: bytes) -> None:
+        """Write a chunk of a column in the commit to come."""
+        version = self.meta.version
+        row = (name, chunk, version, crc_of(name, chunk, version, data=data), data)
+        self.sql.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", row)
+        self._last.pop(name, None)
+
+    # --- tables
 
     def table(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield rows of a table whose last value is their checksum, without that."""
         for *row, crc in self.sql.execute(query, values):
-            if _crc(*row) != crc:
+            if crc_of(*row) != crc:
                 raise self.damaged(f"a row of: {query.partition('FROM ')[2].partition(' ')[0]}")
             yield tuple(row)
-
-    def _numbers(self, query: str, values: Sequence[str], *first: str, thorough: bool) -> dict[str, int]:
-        """Return the numbers of those texts that are stored; the query lacks the index to use, and the texts.
-
-        SQLite's indexes have no checksum. If it is to be thorough, a text that is not there is looked for in the table.
-        """
-        numbers: dict[str, int] = {}
-        for index in ("", "NOT INDEXED") if thorough else ("",):
-            missing = [value for value in dict.fromkeys(values) if value not in numbers]
-            for row in self._among(query.format(index), missing, *first):
-                if index:
-                    raise self.damaged("an index over texts or ids")
-                numbers[row[-1]] = row[0]
-        return numbers
 
     def _among(self, query: str, values: Sequence[object], *first: object) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query that ends with the name of a column, which has one of the values."""
@@ -172,9 +363,29 @@ class Snapshot:
             page = values[start : start + VARIABLES]
             yield from self.table(f"{query} IN ({_marks(page)})", (*first, *page))
 
+    def _numbers(self, query: str, values: Sequence[str], *first: str, thorough: bool) -> dict[str, int]:
+        """Return the numbers of those texts that are stored; the query lacks the index to use, and the texts.
+
+        SQLite's indexes have no checksum. If it is to be thorough, a text that is not there is looked for in the table.
+        """
+        rows = self._among(query.format(""), list(dict.fromkeys(values)), *first)
+        numbers = {row[-1]: row[0] for row in rows}
+        missing = [value for value in values if value not in numbers] if thorough else []
+        for _ in self._among(query.format("NOT INDEXED"), missing, *first):
+            raise self.damaged("an index over texts or ids")
+        return numbers
+
     def keys(self, ids: Sequence[str], *, thorough: bool = True) -> dict[str, int]:
         """Return the keys of those ids that are stored."""
         return self._numbers("SELECT key, id, crc FROM items {} WHERE id", ids, thorough=thorough)
+
+    def known_keys(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the keys of ids, or raise InputError for one that is not stored."""
+        known = self.keys(ids)
+        missing = next((id for id in ids if id not in known), None)
+        if missing is not None:
+            raise InputError(f"no item {missing!r} in the index, which holds {self.meta.items:,}.")
+        return known
 
     def ids(self, keys: Sequence[int]) -> dict[int, str]:
         """Return the ids of those keys that are stored."""
@@ -185,143 +396,146 @@ class Snapshot:
         query = "SELECT number, attribute, text, crc FROM texts {} WHERE attribute = ? AND text"
         return self._numbers(query, texts, attribute, thorough=thorough)
 
-    def texts(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Return texts of attributes by their numbers."""
-        rows = self._among("SELECT number, attribute, text, crc FROM texts WHERE number", numbers)
+    def texts(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return texts of attributes and names of labels by their numbers; those of labels are kept."""
+        known, numbers = self.store.known_texts, list(numbers)
+        missing = [number for number in numbers if number not in known]
+        rows = list(self._among("SELECT number, attribute, text, crc FROM texts WHERE number", missing))
+        if len(rows) < len(missing):
+            raise self.damaged(f"{len(missing) - len(rows)} texts are missing")
+        if self.sql.snapshot is self:  # what a transaction has written may be undone
+            known.update((number, text) for number, attribute, text in rows if not attribute)
         texts = {number: text for number, _, text in rows}
-        if len(texts) < len(numbers):
-            raise self.damaged(f"{len(numbers) - len(texts)} texts are missing")
-        return texts
+        return {number: texts[number] if number in texts else known[number] for number in numbers}
 
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Return the names of all labels by number."""
-        known = self.view.labels
-        if len(known) == self.meta.labels:
-            return known
-        query = "SELECT number, name, crc FROM labels WHERE number >= ? ORDER BY number"
-        rows = list(self.table(query, (len(known),)))
-        if [number for number, _ in rows] != list(range(len(known), self.meta.labels)):
-            raise self.damaged("the table of labels")
-        return (*known, *(name for _, name in rows))
+    def add_texts(self, attribute: str, texts: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of texts of an attribute; new ones are stored."""
+        numbers, meta = self.text_numbers(attribute, texts, thorough=False), self.meta
+        new = [text for text in dict.fromkeys(texts) if text not in numbers]
+        rows = [(number, attribute, text) for number, text in enumerate(new, meta.texts)]
+        self.sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
+        self.meta = meta._replace(texts=meta.texts + len(new))
+        return numbers | {text: number for number, _, text in rows}
+
+    # --- items
 
     def rows(self, keys: Keys) -> Rows:
         """Return the rows of ascending keys, -1 for those that are not in the columns."""
+        if not len(keys) or not self.meta.rows:
+            return np.full(len(keys), -1)
         if "key" in self.view.arrays:
-            stored = self.view["key"]
-            rows = np.searchsorted(stored, keys.astype(stored.dtype))
-            exists = rows < len(stored)
-            exists[exists] = stored[rows[exists]] == keys[exists]
-            return np.where(exists, rows, -1)
-        positions = np.full(len(keys), -1)
-        dropped, start = self.meta.next_key - self.meta.rows, 0
-        while start < len(keys) and self.meta.rows:
-            # a row is at most as many before its key as rows were dropped
-            key, last = int(keys[start]), self.meta.rows - 1
-            chunks = range(min(max(0, key - dropped), last) // CHUNK, min(key, last) // CHUNK + 1)
-            after = bisect_right(chunks, key, lo=1, key=lambda chunk: self.values("key", chunk)[0])
-            chunk = chunks[after - 1]
-            stored = self.values("key", chunk)
-            end = max(start + 1, int(np.searchsorted(keys, stored[-1], "right")))
-            rows = np.minimum(np.searchsorted(stored, keys[start:end].astype(stored.dtype)), len(stored) - 1)
-            exists = stored[rows] == keys[start:end]
-            positions[start:end] = np.where(exists, rows + chunk * CHUNK, -1)
-            start = end
-        return positions
+            first, stored = 0, self.view["key"]
+        else:  # a row is before its key by as many as were dropped at most
+            dropped, last = self.meta.next_key - self.meta.rows, self.meta.rows - 1
+            first = min(max(0, int(keys[0]) - dropped), last) // CHUNK
+            stored = self.span("key", range(first, min(max(0, int(keys[-1])), last) // CHUNK + 1))
+        rows = np.minimum(np.searchsorted(stored, keys.astype(stored.dtype)), len(stored) - 1)
+        return np.where(stored[rows] == keys, rows + first * CHUNK, -1)
 
-    def rows_of_items(self, keys: Keys) -> Rows:
-        """Return the rows of ascending keys of stored items."""
-        rows = self.rows(keys)
+    def rows_of_items(self, keys: Sequence[int]) -> Rows:
+        """Return the rows of stored items in the order of their keys."""
+        ascending = np.array(sorted(keys), np.int64)
+        rows = self.rows(ascending)
         if (rows < 0).any():
-            raise self.damaged(f"the row of item {int(keys[rows < 0][0])} is missing")
+            raise self.damaged(f"the row of item {int(ascending[rows < 0][0])} is missing")
         return rows
-
-    def _gather(self, name: str, rows: Rows) -> NDArray[Any]:
-        """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
-        if name in self.view.arrays:
-            return self.view[name][rows]
-        values = self.columns[name].empty(len(rows))
-        chunks = rows // CHUNK
-        for chunk in np.unique(chunks).tolist():
-            values[chunks == chunk] = self.values(name, chunk)[rows[chunks == chunk] % CHUNK]
-        return values
 
     def items(self, rows: Rows) -> list[Item]:
         """Return the items of some rows, in their order."""
-        columns = {name: self._gather(name, rows) for name in self.columns}
-        keys, flags = columns["key"].tolist(), columns["flags"].tolist()
-        ids, general = self.ids(keys), columns.get("general")
-        attributes = {}
-        for name, kind in self._attributes.items():
-            values: list[Any] = columns[attribute_column(name)].tolist()
+        columns = {name: self._gather(name, rows) for name in self.store.columns}
+        keys, flags, general = columns["key"].tolist(), columns["flags"].tolist(), columns.get("general")
+        entries = [self.chunk(LABELS, row // CHUNK).of_row(row % CHUNK) for row in rows.tolist()]
+        labels = self.texts({label & (CARRIED - 1) for row in entries for label, _, _ in row})
+        ids, attributes = self.ids(keys), dict[str, list[Any]]()
+        for name, kind in self.store.facts.attributes.items():
+            values = columns[attribute_column(name)].tolist()
             if kind == "text":
-                texts: Mapping[int, Value] = {0: None, **self.texts(sorted({*values} - {0}))}
-                attributes[name] = [texts[value] for value in values]
-            else:
-                attributes[name] = [None if value != value else value for value in values]
+                texts = self.texts({value - 1 for value in values if value})
+                attributes[name] = [texts[value - 1] if value else None for value in values]
+            else:  # NaN is a missing number
+                attributes[name] = [value if value == value else None for value in values]
         items = []
-        for place, (key, row, flag) in enumerate(zip(keys, rows.tolist(), flags, strict=True)):
+        for place, (key, flag, row) in enumerate(zip(keys, flags, entries, strict=True)):
             if key not in ids:
                 raise self.damaged(f"the id of item {key} is missing")
-            carried, scores = [], {}
-            for label, probability, share in self.part(row // CHUNK).of_row(row % CHUNK):
-                if label >= CARRIED:
-                    carried.append(self.labels[label - CARRIED])
-                else:
-                    scores[self.labels[label]] = (probability, share)
+            carried = tuple(labels[label - CARRIED] for label, _, _ in row if label >= CARRIED)
+            scores = {labels[label]: (level, share) for label, level, share in row if label < CARRIED}
             seen = None if general is None or flag & BARE else general[place]
-            of_item = {name: values[place] for name, values in attributes.items()}
-            code, is_hidden = columns["semantic"][place], bool(flag & HIDDEN)
-            items.append(Item(key, ids[key], code, seen, tuple(carried), scores, of_item, is_hidden))
+            values = {name: column[place] for name, column in attributes.items()}
+            code, hidden = columns["semantic"][place], bool(flag & HIDDEN)
+            items.append(Item(key, ids[key], code, seen, carried, scores, values, hidden))
         return items
+
+    def label_counts(self, mask: Bools | None) -> dict[str, int]:
+        """Return how many of the rows in a mask carry each label, sorted by name."""
+        counts: dict[int, int] = {}
+        for chunk, part in enumerate(self.view.parts or ()):
+            first = part.labels.searchsorted(np.uint32(CARRIED))
+            starts, carried = part.starts[first:].astype(np.int64), part.labels[first:].tolist()
+            numbers = np.diff(starts)
+            if mask is not None and carried:
+                is_counted = mask[chunk * CHUNK : (chunk + 1) * CHUNK][part.rows[starts[0] :]]
+                numbers = np.add.reduceat(is_counted, starts[:-1] - starts[0], dtype=np.int64)
+            for label, number in zip(carried, numbers.tolist(), strict=True):
+                counts[label - CARRIED] = counts.get(label - CARRIED, 0) + number
+        names = self.texts(counts)
+        return dict(sorted((names[label], count) for label, count in counts.items() if count))
 
     def items_from(self, key: int) -> list[Item]:
         """Return the next items whose keys are at least this, of one chunk."""
-        chunks = range(self.meta.chunks)
-        for chunk in chunks[bisect_left(chunks, key, key=lambda chunk: self.values("key", chunk)[-1]) :]:
-            is_next = self.values("key", chunk) >= key
-            rows = np.flatnonzero(is_next & (self.values("flags", chunk) & REMOVED == 0))
+        chunks = range(self.chunks)
+        for chunk in chunks[bisect_left(chunks, key, key=lambda chunk: self.chunk("key", chunk)[-1]) :]:
+            is_stored = self.chunk("flags", chunk) & REMOVED == 0
+            rows = np.flatnonzero(is_stored & (self.chunk("key", chunk) >= key))
             if len(rows):
                 return self.items(rows + chunk * CHUNK)
         return []
 
     def allowed(self, only: Filter) -> Bools | None:
         """Return a mask of the rows that pass a filter and are not hidden; None: all."""
-        view, masks = self.view, [] if self.view.shown is None else [self.view.shown]
-        for label in only.having:
-            masks.append(np.zeros(self.meta.rows, np.bool_))
-            for rows in view.rows_having(label):
-                masks[-1][rows] = True
+        masks = [] if self.view.shown is None else [self.view.shown]
+        labels = self.text_numbers("", [*only.having, *only.without])
+        masks += [self.view.having(labels.get(label)) for label in only.having]
+        masks += [~self.view.having(labels.get(label)) for label in only.without]
         for name, wanted in only.where.items():
-            values = view[attribute_column(name)]
-            if self._attributes[name] == "number":
-                low, high = wanted
-                masks += [values >= low, values <= high]  # NaN is in no range
+            values = self.view[attribute_column(name)]
+            if self.store.facts.attributes[name] == "number":
+                masks += [values >= wanted[0], values <= wanted[1]]  # NaN is in no range
             else:
-                numbers = self.text_numbers(name, [str(text) for text in wanted])
-                masks.append(np.isin(values, list(numbers.values())))
+                numbers = self.text_numbers(name, [str(text) for text in wanted]).values()
+                masks.append(np.isin(values, [number + 1 for number in numbers]))
         if only.among is not None:
             rows = self.rows(np.unique(only.among))
             masks.append(np.zeros(self.meta.rows, np.bool_))
             masks[-1][rows[rows >= 0]] = True
-        if only.without:
-            masks.append(np.ones(self.meta.rows, np.bool_))
-            for label in only.without:
-                for rows in view.rows_having(label):
-                    masks[-1][rows] = False
         return reduce(np.logical_and, masks) if masks else None
 
+    def check_columns(self) -> None:
+        """Read all columns, or raise DataError."""
+        items = hidden = 0
+        for name in (*self.store.columns, LABELS):
+            for _, content in self.changed(name, Meta()):
+                if name == "flags":
+                    items += int(np.count_nonzero(content & REMOVED == 0))
+                    hidden += int(np.count_nonzero(content & (REMOVED | HIDDEN) == HIDDEN))
+        if (items, hidden) != (self.meta.items, self.meta.hidden):
+            raise self.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
 
-@dataclass
-class _Session:
+    def check_tables(self) -> None:
+        """Read all tables, or raise DataError."""
+        for table, expected in (("items", self.meta.items), ("texts", self.meta.texts)):
+            count = sum(1 for _ in self.table(f"SELECT * FROM {table} NOT INDEXED"))
+            if count != expected:
+                raise self.damaged(f"{count} rows in its table {table} instead of {expected}")
+        for (line,) in self.sql.execute("PRAGMA integrity_check(1)"):
+            if line != "ok":
+                raise self.damaged(line)
+
+
+class _Connection(sqlite3.Connection):
     """The connection of a thread, and what it reads while a block of `Store.reading` runs."""
 
-    sql: sqlite3.Connection
     snapshot: Snapshot | None = None
-
-    @property
-    def is_writing(self) -> bool:
-        return self.sql.in_transaction and self.snapshot is None
 
 
 class Store:
@@ -329,29 +543,40 @@ class Store:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only, self.closed = path, read_only, False
-        self._sessions: dict[Thread, _Session] = {}
-        self._immutable = False
-        self._loading, self._connecting = threading.Lock(), threading.Lock()
-        self._view = View(NOTHING)
+        # A medium that is read-only has no room for the files that readers share.
+        is_fixed = read_only and not os.access(path.parent, os.W_OK) and not _bytes_of(path, "-wal")
+        mode = "rw" if not read_only else "ro&immutable=1" if is_fixed else "ro"
+        self._address = f"{path.absolute().as_uri()}?mode={mode}"
+        self._connections: dict[Thread, _Connection] = {}
+        self._connecting, self._loading = threading.Lock(), threading.Lock()
+        self._view = View(Meta())
+        self.known_texts: dict[int, str] = {}
         with self._explained():
             self.facts = self._read_facts()
-        self.columns = columns_of(self.facts)
-        self.every_column = (*self.columns, "labels")
+        self.columns = self.facts.columns
         self.meta()
 
     @classmethod
     def create(cls, path: Path, facts: Facts, labels: Sequence[str] = ()) -> Self:
-        """Create the file of an empty store and open it; `labels` are stored first, in their order."""
+        """Create the file of an empty store and open it; `labels` are numbered first, in their order."""
         with closing(sqlite3.connect(path, isolation_level=None)) as sql:
             sql.executescript(f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA}")
-            text = json.dumps(asdict(facts))
-            sql.execute("INSERT INTO facts VALUES (?, ?)", (text, _crc(text)))
-            meta = Meta(0, 0, 0, 0, len(labels), 0, 0, 0)
-            sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, _crc(*meta)))
-            rows = list(enumerate(labels))
-            sql.executemany("INSERT INTO labels VALUES (?, ?, ?)", ((*row, _crc(*row)) for row in rows))
+            text, meta = json.dumps(asdict(facts)), Meta(0, texts=len(labels))
+            sql.execute("INSERT INTO facts VALUES (?, ?)", (text, crc_of(text)))
+            sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, crc_of(*meta)))
+            rows = ((number, "", name) for number, name in enumerate(labels))
+            sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
             sql.execute("COMMIT")
         return cls(path)
+
+    def _read_facts(self) -> Facts:
+        row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
+        if row is None or crc_of(row[0]) != row[1]:
+            raise DataError(f"'{self.path}' is damaged (the table facts): {_ADVICE}.")
+        facts = json.loads(row[0])
+        if facts["format"] != FORMAT:
+            raise DataError(f"'{self.path}' is of another version of centerhash: create the index again.")
+        return Facts(**facts)
 
     # --- connections
 
@@ -365,78 +590,50 @@ class Store:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                advice = "wait until it has finished, then try again"
                 raise InputError(
-                    f"'{self.path.parent}' is being written by another process: wait until it has finished, then try "
-                    "again."
+                    f"'{self.path.parent}' is being written by another process: {advice}."
                 ) from None
             if name.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
                 raise OutputError(f"cannot read or write '{self.path}': {error}.") from error
             if self.closed and isinstance(error, sqlite3.ProgrammingError):
-                raise InputError(f"the index '{self.path.parent}' is closed: open it again.") from None
+                raise self._is_closed() from None
             raise DataError(f"'{self.path}' is damaged ({error}): {_ADVICE}.") from error
 
-    def _session(self) -> _Session:
+    def _is_closed(self) -> InputError:
+        return InputError(f"the index '{self.path.parent}' is closed: open it again.")
+
+    def _connection(self) -> _Connection:
         """Return the connection of this thread; those of threads that have ended are closed."""
-        session = self._sessions.get(current_thread())
-        if session is not None:
-            return session
+        if (known := self._connections.get(current_thread())) is not None:
+            return known
         with self._connecting:
             if self.closed:
-                raise InputError(f"the index '{self.path.parent}' is closed: open it again.")
-            for thread in [thread for thread in self._sessions if not thread.is_alive()]:
-                self._sessions.pop(thread).sql.close()
-            session = _Session(self._connect())
-            self._sessions[current_thread()] = session
-            return session
-
-    def _connect(self) -> sqlite3.Connection:
-        mode = "mode=rw" if not self.read_only else "mode=ro&immutable=1" if self._immutable else "mode=ro"
-        address = f"{self.path.absolute().as_uri()}?{mode}"
-        sql = sqlite3.connect(
-            address, uri=True, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False
-        )
-        sql.execute("PRAGMA trusted_schema = OFF")
-        if not self.read_only:  # it reads the file
-            sql.execute("PRAGMA synchronous = FULL")
-        return sql
-
-    def _read_facts(self) -> Facts:
-        try:
-            row = self._session().sql.execute("SELECT json, crc FROM facts").fetchone()
-        except sqlite3.OperationalError as error:
-            # a medium that is read-only has no room for the files that readers share
-            unwritable = error.sqlite_errorname.startswith(
-                ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR")
-            )
-            if not self.read_only or self._immutable or not unwritable or _bytes_of(self.path, "-wal"):
-                raise
-            self._sessions.pop(current_thread()).sql.close()
-            self._immutable = True
-            return self._read_facts()
-        try:
-            if row is None or _crc(row[0]) != row[1]:
-                raise ValueError("they do not match their checksum")
-            facts = Facts(**json.loads(row[0]))
-            if facts.format != FORMAT:
-                raise ValueError(f"their format is {facts.format}, this version reads {FORMAT}")
-        except (ValueError, TypeError) as error:
-            raise DataError(f"the facts in '{self.path}' cannot be read ({error}): {_ADVICE}.") from None
-        return facts
+                raise self._is_closed()
+            for thread in [thread for thread in self._connections if not thread.is_alive()]:
+                self._connections.pop(thread).close()
+            options: Any = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
+            sql: _Connection = sqlite3.connect(self._address, uri=True, timeout=WAIT_SECONDS, **options)
+            self._connections[current_thread()] = sql
+            sql.execute("PRAGMA trusted_schema = OFF")
+            if not self.read_only:  # it reads the file
+                sql.execute("PRAGMA synchronous = FULL")
+            return sql
 
     def close(self) -> None:
         """Close all connections; a second call does nothing."""
         with self._connecting:
             self.closed = True
-            while self._sessions:
-                self._sessions.popitem()[1].sql.close()
+            while self._connections:
+                self._connections.popitem()[1].close()
 
     # --- reading
 
     def meta(self) -> Meta:
         """Return what the table `meta` holds now."""
         with self._explained():
-            for *values, crc in self._session().sql.execute("SELECT * FROM meta"):
-                if _crc(*values) == crc:
+            for *values, crc in self._connection().execute("SELECT * FROM meta"):
+                if crc_of(*values) == crc:
                     return Meta(*values)
             raise DataError(f"'{self.path}' is damaged (the table meta): {_ADVICE}.")
 
@@ -444,33 +641,31 @@ class Store:
     def reading(self, *names: str) -> Iterator[Snapshot]:
         """Within the block, all that this thread reads is of one commit, whose view has these columns.
 
-        A block within another one reads the commit of that. It is refused inside a transaction.
+        A block within another one reads the commit of that. Inside a transaction, what it has written is read.
         """
         with self._explained():
-            session = self._session()
-            if session.snapshot is not None:
+            sql = self._connection()
+            if sql.snapshot is not None:
                 with self._loading:
-                    self._load(session.snapshot, names)
-                yield session.snapshot
-                return
-            if session.is_writing:
-                raise InputError("searches are refused inside a transaction: search after its block.")
-            while True:
-                session.sql.execute("BEGIN")
+                    self._load(sql.snapshot, names)
+                yield sql.snapshot
+            elif sql.in_transaction:
+                if names:
+                    raise InputError("searches are refused inside a transaction: search after its block.")
+                meta = self.meta()
+                yield Snapshot(self, sql, meta, View(meta))
+            else:
                 try:
-                    snapshot = session.snapshot = Snapshot(self, session.sql, self.meta(), View(NOTHING))
+                    # so that no other thread has loaded a later commit than this one
                     with self._loading:
-                        # if another thread has loaded a later commit, that is read
-                        is_latest = self._view.meta.version <= snapshot.meta.version
-                        if is_latest:
-                            self._load(snapshot, names)
-                    if is_latest:
-                        yield snapshot
-                        return
+                        sql.execute("BEGIN")
+                        sql.snapshot = Snapshot(self, sql, self.meta(), View(Meta()))
+                        self._load(sql.snapshot, names)
+                    yield sql.snapshot
                 finally:
-                    session.snapshot = None
-                    with suppress(sqlite3.ProgrammingError):  # another thread has closed the store
-                        session.sql.execute("ROLLBACK")
+                    sql.snapshot = None
+                    with suppress(sqlite3.Error):  # another thread has closed the store
+                        sql.execute("ROLLBACK")
 
     def _load(self, snapshot: Snapshot, names: Sequence[str]) -> None:
         """Load columns for a snapshot; other threads have them too, unless they have loaded a later commit."""
@@ -479,49 +674,24 @@ class Store:
         else:
             snapshot.view = self._loaded(snapshot, snapshot.view, names)
 
-    @contextmanager
-    def current(self) -> Iterator[Snapshot]:
-        """Read one commit, or inside a transaction what it has written."""
-        session = self._session()
-        if not session.is_writing:
-            with self.reading() as snapshot:
-                yield snapshot
-            return
-        with self._explained():
-            meta = self.meta()
-            # a transaction only adds to the labels that are committed
-            labels = self._view.labels
-            known = labels if len(labels) <= meta.labels else ()
-            yield Snapshot(self, session.sql, meta, View(meta, labels=known))
-
     def _loaded(self, snapshot: Snapshot, old: View, names: Sequence[str]) -> View:
         """Return a view of a commit: the old one, what has changed since, and columns that it did not have."""
         meta, columns = snapshot.meta, {*names, *old.columns}
         if old.meta == meta and columns == old.columns:
             return old
         if meta.rows < old.meta.rows:  # older views still read the rows that were dropped
-            old = View(NOTHING, labels=old.labels)
-        snapshot.view = View(meta, labels=old.labels)
+            old = View(Meta())
         arrays, parts = dict(old.arrays), old.parts
         for name in columns:
-            before = old.meta if name in old.columns else NOTHING
-            changed = snapshot.changed(name, before)
-            try:
-                if name == "labels":
-                    parts = [*(parts or ()), *[NO_PART] * (meta.chunks - len(parts or ()))]
-                    for chunk, data in changed:
-                        parts[chunk] = Part.from_bytes(data)
-                else:
-                    read = self.columns[name].read
-                    blocks = ((chunk, snapshot.checked(name, chunk, read(data))) for chunk, data in changed)
-                    arrays[name] = updated(
-                        arrays.get(name), self.columns[name], blocks, before.rows, meta.rows
-                    )
-            except ValueError as error:
-                if isinstance(error, InputError):
-                    raise
-                raise snapshot.damaged(f"column '{name}': {error}") from None
-        return View(meta, arrays, parts, snapshot.labels)
+            since = old.meta if name in old.columns else Meta()
+            changed = snapshot.changed(name, since)
+            if name == LABELS:
+                parts = [*(parts or ()), *[NO_PART] * (snapshot.chunks - len(parts or ()))]
+                for chunk, part in changed:
+                    parts[chunk] = part
+            else:
+                arrays[name] = updated(arrays.get(name), self.columns[name], changed, since.rows, meta.rows)
+        return View(meta, arrays, parts)
 
     # --- writing
 
@@ -530,12 +700,10 @@ class Store:
         """Make the block one durable commit; a block within another one is part of its commit."""
         if self.read_only:
             raise InputError(f"'{self.path.parent}' was opened read-only: open it for writing to change it.")
-        session = self._session()
-        if session.snapshot is not None:
-            raise InputError(
-                "an index cannot be changed while the same thread reads: change it after that block."
-            )
-        sql, is_inner = session.sql, session.is_writing
+        sql = self._connection()
+        if sql.snapshot is not None:
+            raise InputError("an index cannot be changed while its thread reads: change it after that block.")
+        is_inner = sql.in_transaction
         with self._explained():
             sql.execute("SAVEPOINT block" if is_inner else "BEGIN IMMEDIATE")
             try:
@@ -548,181 +716,18 @@ class Store:
                 raise
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[Snapshot, Callable[..., None]]]:
-        """Within a transaction, return what is read, whose `meta` is of the next commit, and a function that writes."""
-        with self.transaction() as sql, self.current() as snapshot:
-            snapshot.meta = snapshot.meta._replace(version=snapshot.meta.version + 1)
+    def changing(self) -> Iterator[Snapshot]:
+        """Within a transaction, return a snapshot to write through; nothing is written unless its `meta` changes."""
+        with self.transaction() as sql, self.reading() as snapshot:
+            before = snapshot.meta = snapshot.meta._replace(version=snapshot.meta.version + 1)
+            yield snapshot
+            if snapshot.meta != before:
+                names = ", ".join(f"{name} = ?" for name in (*Meta._fields, "crc"))
+                sql.execute(f"UPDATE meta SET {names}", (*snapshot.meta, crc_of(*snapshot.meta)))
 
-            def write(name: str, chunk: int, data: bytes) -> None:
-                version = snapshot.meta.version
-                row = (name, chunk, version, _crc(name, chunk, version, data=data), data)
-                sql.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", row)
-
-            yield snapshot, write
-            names = ", ".join(f"{name} = ?" for name in (*Meta._fields, "crc"))
-            sql.execute(f"UPDATE meta SET {names}", (*snapshot.meta, _crc(*snapshot.meta)))
-
-    def add(self, batch: Batch, *, replace: bool = False) -> int:
-        """Add items in one commit and return how many; those of known ids are skipped, or replaced if asked."""
-        with self.transaction():
-            with self.current() as snapshot:
-                if batch.ids is None:
-                    first = snapshot.meta.next_number
-                    ids: Sequence[str] = [str(number) for number in range(first, first + len(batch))]
-                else:
-                    ids = batch.ids
-                known = snapshot.keys(ids, thorough=False) if snapshot.meta.items else {}
-            if replace and known:
-                self._flag(sorted(known.values()), REMOVED, set_it=True)
-            elif known:
-                rows = [row for row, id in enumerate(ids) if id not in known]
-                batch, ids = batch.take(rows), [ids[row] for row in rows]
-            if len(batch):
-                self._append(batch, ids)
-            return len(batch)
-
-    def _append(self, batch: Batch, ids: Sequence[str]) -> None:
-        with self._changing() as (snapshot, write):
-            meta, count = snapshot.meta, len(batch)
-            entries = batch.entries
-            numbers = self._label_numbers(snapshot, batch.names)
-            labels = numbers[entries.labels & (CARRIED - 1)] + (entries.labels & CARRIED)
-            entries = entries._replace(labels=labels.astype("<u4"))
-            keys = range(meta.next_key, meta.next_key + count)
-            flags = BARE * batch.is_bare.astype("u1") + UNSCORED * batch.is_unscored.astype("u1")
-            values: dict[str, NDArray[Any]] = {
-                "semantic": batch.semantic,
-                "key": np.array(keys, "<u4"),
-                "flags": flags.astype("u1"),
-                **({} if batch.general is None else {"general": batch.general}),
-                **{
-                    attribute_column(name): self._attribute_values(snapshot, name, column)
-                    for name, column in batch.attributes.items()
-                },
-            }
-            meta, first, end = snapshot.meta, meta.rows, meta.rows + count
-            for chunk in range(first // CHUNK, -(-end // CHUNK)):
-                top, bottom = max(chunk * CHUNK, first), min((chunk + 1) * CHUNK, end)
-                is_new, selected = top == chunk * CHUNK, slice(top - first, bottom - first)
-                for name in self.columns:
-                    before = b"" if is_new else snapshot.values(name, chunk).tobytes()
-                    write(name, chunk, before + values[name][selected].tobytes())
-                places = slice(*np.searchsorted(entries.rows, (selected.start, selected.stop)).tolist())
-                added = entries.take(places)
-                added = added._replace(rows=added.rows + (first - chunk * CHUNK))
-                parts = [added] if is_new else [snapshot.part(chunk).entries(), added]
-                write("labels", chunk, Part.of(joined(parts)).to_bytes())
-            rows = ((key, id, _crc(key, id)) for key, id in zip(keys, ids, strict=True))
-            snapshot.sql.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
-            largest = max(
-                (int(id) for id in ids if id.isascii() and id.isdecimal() and len(id) < 19), default=-1
-            )
-            snapshot.meta = meta._replace(
-                rows=end,
-                items=meta.items + count,
-                next_key=meta.next_key + count,
-                next_number=max(meta.next_number, largest + 1),
-            )
-
-    def _label_numbers(self, snapshot: Snapshot, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the numbers of labels (n,); new ones are stored."""
-        known = {name: number for number, name in enumerate(snapshot.labels)}
-        new = [(number, name) for number, name in enumerate((n for n in names if n not in known), len(known))]
-        rows = ((*row, _crc(*row)) for row in new)
-        snapshot.sql.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
-        snapshot.meta = snapshot.meta._replace(labels=snapshot.meta.labels + len(new))
-        known.update((name, number) for number, name in new)
-        return np.array([known[name] for name in names], np.int64)
-
-    def _attribute_values(
-        self, snapshot: Snapshot, name: str, values: NDArray[np.float64] | Sequence[str | None]
-    ) -> NDArray[Any]:
-        """Return the values of an attribute as its column stores them; new texts are stored."""
-        if isinstance(values, np.ndarray):
-            return values.astype("<f8")
-        different = list(dict.fromkeys(text for text in values if text is not None))
-        known = snapshot.text_numbers(name, different, thorough=False)
-        new = [text for text in different if text not in known]
-        first = snapshot.meta.texts + 1  # 0 is a missing text
-        rows = [(number, name, text) for number, text in enumerate(new, first)]
-        snapshot.sql.executemany(
-            "INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, _crc(*row)) for row in rows)
-        )
-        snapshot.meta = snapshot.meta._replace(texts=snapshot.meta.texts + len(new))
-        known.update((text, number) for number, _, text in rows)
-        return np.array([0 if text is None else known[text] for text in values], "<u4")
-
-    def _flag(self, keys: Sequence[int], flag: int, *, set_it: bool) -> int:
-        """Set or clear a flag of items by their ascending keys; return of how many it has changed."""
-        with self._changing() as (snapshot, write):
-            rows, meta, counts = snapshot.rows_of_items(np.array(keys, np.int64)), snapshot.meta, [0, 0]
-            for chunk in np.unique(rows // CHUNK).tolist():
-                flags = snapshot.values("flags", chunk).copy()
-                places = rows[rows // CHUNK == chunk] % CHUNK
-                before = flags[places]
-                flags[places] = before | flag if set_it else before & ~np.uint8(flag)
-                counts[0] += int(np.count_nonzero(before != flags[places]))
-                counts[1] += int(np.count_nonzero(before & HIDDEN))
-                write("flags", chunk, flags.tobytes())
-            if flag == REMOVED:
-                snapshot.sql.executemany("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
-                changed = meta._replace(items=meta.items - len(keys), hidden=meta.hidden - counts[1])
-            else:
-                changed = meta._replace(hidden=meta.hidden + (counts[0] if set_it else -counts[0]))
-            snapshot.meta = changed
-            return counts[0]
-
-    def remove(self, ids: Sequence[str]) -> int:
-        """Remove items in one commit and return how many were stored; their rows stay until `compact`."""
-        with self.transaction():
-            with self.current() as snapshot:
-                keys = sorted(snapshot.keys(ids).values())
-            return self._flag(keys, REMOVED, set_it=True) if keys else 0
-
-    def set_hidden(self, ids: Sequence[str], hidden: bool) -> int:
-        """Hide items or show them again in one commit; return of how many this has changed."""
-        with self.transaction():
-            with self.current() as snapshot:
-                keys = snapshot.keys(ids)
-            missing = next((id for id in ids if id not in keys), None)
-            if missing is not None:
-                raise InputError(f"no item {missing!r} in the index.")
-            return self._flag(sorted(keys.values()), HIDDEN, set_it=hidden) if keys else 0
-
-    def compact(self) -> None:
-        """Drop the rows of removed items and give their space back; keys stay as they are."""
-        with self._changing() as (snapshot, write):
-            chunks = range(snapshot.meta.chunks)
-            kept = [
-                np.flatnonzero(snapshot.values("flags", chunk) & REMOVED == 0) + chunk * CHUNK
-                for chunk in chunks
-            ]
-            rows = np.concatenate([np.empty(0, np.int64), *kept])
-            if len(rows) == snapshot.meta.rows:
-                return
-            for chunk, start in enumerate(range(0, len(rows), CHUNK)):
-                # no earlier chunk than this one, so that none is read which has been written
-                selected = rows[start : start + CHUNK]
-                first, last = (int(row) // CHUNK for row in selected[[0, -1]])
-                read = range(first, last + 1)
-                for name in self.columns:
-                    values = np.concatenate([snapshot.values(name, old) for old in read])
-                    write(name, chunk, values[selected - first * CHUNK].tobytes())
-                parts = [Part.from_bytes(snapshot.blob("labels", old)).entries() for old in read]
-                entries = joined(
-                    [
-                        part._replace(rows=part.rows.astype(np.int64) + old * CHUNK)
-                        for old, part in zip(read, parts, strict=True)
-                    ]
-                )
-                positions = np.searchsorted(selected, entries.rows)
-                positions[positions == len(selected)] = 0
-                is_kept = np.flatnonzero(selected[positions] == entries.rows)
-                write("labels", chunk, Part.of(entries._replace(rows=positions).take(is_kept)).to_bytes())
-            snapshot.sql.execute("DELETE FROM chunks WHERE chunk >= ?", (-(-len(rows) // CHUNK),))
-            snapshot.meta = snapshot.meta._replace(rows=len(rows))
-        sql = self._session().sql
-        if not sql.in_transaction:
+    def shrink(self) -> None:
+        """Give the space of deleted rows back, unless a transaction runs."""
+        if not (sql := self._connection()).in_transaction:
             with self._explained():
                 sql.execute("VACUUM")
                 sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -732,42 +737,13 @@ class Store:
     def verify(self) -> list[str]:
         """Read everything and return a sentence for each damage that was found."""
         problems: list[str] = []
-        for check in (self._verify_columns, self._verify_tables, self._verify_file):
+        for check in (Snapshot.check_columns, Snapshot.check_tables):
             try:
                 with self.reading() as snapshot:
                     check(snapshot)
             except (DataError, OutputError) as error:
                 problems.append(str(error))
         return problems
-
-    def _verify_columns(self, snapshot: Snapshot) -> None:
-        items = hidden = 0
-        for name, column in self.columns.items():
-            for chunk, data in snapshot.changed(name, NOTHING):
-                values = snapshot.checked(name, chunk, column.read(data))
-                if name == "flags":
-                    items += int(np.count_nonzero(values & REMOVED == 0))
-                    hidden += int(np.count_nonzero(values & (REMOVED | HIDDEN) == HIDDEN))
-        for _, data in snapshot.changed("labels", NOTHING):
-            Part.from_bytes(data)
-        if (items, hidden) != (snapshot.meta.items, snapshot.meta.hidden):
-            raise snapshot.damaged(
-                f"{items:,} items in its columns, {snapshot.meta.items:,} in its table meta"
-            )
-
-    def _verify_tables(self, snapshot: Snapshot) -> None:
-        meta, counts = snapshot.meta, []
-        for table in ("items", "labels", "texts"):
-            counts.append(sum(1 for _ in snapshot.table(f"SELECT * FROM {table} NOT INDEXED")))
-        if counts != [meta.items, meta.labels, meta.texts]:
-            raise snapshot.damaged(
-                f"{counts} rows in its tables instead of {[meta.items, meta.labels, meta.texts]}"
-            )
-
-    def _verify_file(self, snapshot: Snapshot) -> None:
-        for (line,) in snapshot.sql.execute("PRAGMA integrity_check(1)"):
-            if line != "ok":
-                raise snapshot.damaged(line)
 
     def back_up(self, path: Path, progress: Progress = silent) -> None:
         """Copy the file as of one commit, also while another process writes."""
@@ -776,7 +752,7 @@ class Store:
             progress("backup", total - remaining, total)
 
         with self._explained(), closing(sqlite3.connect(path)) as copy:
-            self._session().sql.backup(copy, pages=1 << 12, progress=report)
+            self._connection().backup(copy, pages=1 << 12, progress=report)
             copy.execute("PRAGMA journal_mode = WAL")
 
     def bytes(self) -> int:
@@ -788,7 +764,7 @@ def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
 
 
-def _crc(*values: object, data: bytes = b"") -> int:
+def crc_of(*values: object, data: bytes = b"") -> int:
     """Return the checksum of the values of a row of a table; `data` is a long one among them."""
     return crc32(data, crc32("\0".join(map(str, values)).encode()))
 
