@@ -36,8 +36,9 @@ WITH_TRAINING = {"train", "all"}
 NOT_OURS = ("lightning", "scipy", "imagehash", "pandas", "sklearn", "httpx", "IPython")
 SHORT = {"train": ["--epochs", "2"], "tune": ["--epochs", "2"], "compare": ["--epochs", "2", "--seeds", "1"]}
 RUN = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 
+os.environ["COLUMNS"] = os.environ["TERMINAL_WIDTH"] = "400"  # tables must not fold the long paths of a test
 blocked, steps = json.loads(sys.argv[1])
 imported = [name for name in sys.modules if name.partition(".")[0] in blocked]
 sys.modules.update(dict.fromkeys([*blocked, *imported]))

@@ -57,7 +57,7 @@ def test_train_evaluate_explain(tmp_path: Path) -> None:
         (["train", "gone", "--out", "run"], "cannot open the folder 'gone': No such file or directory"),
         (["methods", "icss"], "Did you mean 'ics'?"),
         (["train", "gone"], "--out"),
-        (["evaluate", "gone"], "no such run or code file"),
+        (["evaluate", "gone"], "'gone' holds no finished run"),
     ],
 )
 def test_rejected_processes(

@@ -228,7 +228,7 @@ def check_stored_backbone(run: Path, dataset: ch.Dataset, moved: Path) -> None:
     with np.load(run / "query.npz") as query:  # those of "last" come from maps of 16 bits
         assert (unpack(query["packed"], 16) != codes).mean() < 0.02
     stored.save(moved)
-    assert names(moved) == ["backbone.safetensors", "model.json", "model.onnx", "model.safetensors"]
+    assert names(moved) == ["backbone.safetensors", "model.json", "model.safetensors"]
     assert (HashModel.load(moved).encode(images, device="cpu") == codes).all()
     (moved / "backbone.safetensors").unlink()
     with pytest.raises((ConfigError, DataError), match=r"backbone\.safetensors"):

@@ -85,7 +85,6 @@ class Index:
         self._preparing = Lock()  # of the model and its encoder
         self._model: PortableModel | None = None
         self._encoder: Encoder | None = None
-        self._seen = store.meta().version
         self.model_info = ModelInfo.from_json(store.facts.bits, store.facts.general_bits, store.facts.model)
 
     @classmethod
@@ -557,11 +556,6 @@ class Index:
             "bytes": self._store.bytes(),
             "removed": meta.rows - meta.items,
         }
-
-    def refresh(self) -> bool:
-        """Return whether the index has changed since the last call, also by another process."""
-        before, self._seen = self._seen, self.version
-        return before != self._seen
 
     def close(self) -> None:
         """Close all connections; a second call does nothing."""
