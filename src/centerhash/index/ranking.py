@@ -27,9 +27,9 @@ _WEIGHT = round(1 / FACTOR)
 _FLOOR = 0.01
 # Of the likelihood of labels given a code.
 SHARPNESS = 8.0
-# Label probability below which an item does not fit a query by labels: see `benchmarks.finding`.
+# Label probability below which an item does not fit a query by labels: see `benchmarks.quality`.
 FITS = 0.12
-# Share of the general bits in which a cropped copy of a photo may differ: see `benchmarks.finding`.
+# Share of the general bits in which a cropped copy of a photo may differ: see `benchmarks.quality`.
 NEAR = 1 / 4
 # Share of the general bits more than the nearest copy in which other copies may differ.
 _AS_NEAR = 1 / 64
