@@ -110,11 +110,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(value))
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, show_lines: bool = False
-) -> None:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; see `text_table`."""
-    output(text_table(title, columns, rows, show_lines=show_lines))
+    output(text_table(title, columns, rows))
 
 
 def records(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:
@@ -123,7 +121,8 @@ def records(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str
         print_json(rows)
         return
     heads = [name.replace("_", " ") for name in columns]
-    table(title, heads, [[_cell(row[name]) for name in columns] for row in rows], show_lines=True)
+    cells = [[_cell(row[name]) for name in columns] for row in rows]
+    output(text_table(title, heads, cells, show_lines=True))
 
 
 def _cell(value: object) -> str:

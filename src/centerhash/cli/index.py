@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from centerhash.index import Index, Item
 
 index_app = typer.Typer(
+    name="index",
     help="Create an index of embeddings or codes; add, search, check, export and import.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

@@ -15,12 +15,10 @@ import re
 import shutil
 import stat
 import tempfile
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 from zlib import crc32
@@ -168,11 +166,6 @@ def read_plain(path: Path, most: int) -> bytes:
     if facts.st_size > most:
         raise OSError(errno.EFBIG, f"it has {decimal(facts.st_size)}, at most {decimal(most)} are read")
     return path.read_bytes()
-
-
-def packaged(package: str, name: str) -> dict[str, Any]:
-    """The tables of a TOML file next to the modules of a package."""
-    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def append_line(path: str | Path, text: str) -> None:

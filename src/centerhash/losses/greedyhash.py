@@ -1,7 +1,4 @@
-"""GreedyHash: a linear classifier on the signs.
-
->>> loss = GreedyHashLoss(classes=80, bits=64)(logits, labels)
-"""
+"""GreedyHash: a linear classifier on the signs."""
 
 from __future__ import annotations
 

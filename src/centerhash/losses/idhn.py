@@ -1,7 +1,4 @@
-"""IDHN: pairs by how many labels they share.
-
->>> loss = IDHNLoss(alpha=10.0)(logits, labels)
-"""
+"""IDHN: pairs by how many labels they share."""
 
 from __future__ import annotations
 

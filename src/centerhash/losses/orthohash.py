@@ -1,7 +1,4 @@
-"""OrthoHash: a softmax over all centers.
-
->>> loss = OrthoHashLoss(hash_centers(80, 64), scale=4.0, margin=0.2)(logits, labels)
-"""
+"""OrthoHash: a softmax over all centers."""
 
 from __future__ import annotations
 
