@@ -1,8 +1,5 @@
 """Read and write files: atomic writes, checksums, and limits on what an untrusted file may allocate.
 
-    write_json("best.json", values)
-    read_npz("codes.npz", "packed")
-
 A reader sees the old file or the whole new one. Nothing is unpickled.
 """
 

@@ -21,11 +21,6 @@ def straight_through_sign(logits: Tensor) -> Tensor:
     return signs + (logits - logits.detach())  # exactly the signs, since the difference is 0
 
 
-def cubic_gap(logits: Tensor) -> Tensor:
-    """Penalty (B,), per bit: | |z| - 1 |^3, small around the corners, so that the sign's gradient stays meaningful."""
-    return (logits.abs() - 1).abs().pow(3).mean(dim=1)
-
-
 def class_loss(scores: Tensor, labels: Tensor, classifier: str) -> Tensor:
     """Loss () of scores (B, C): cross entropy per class summed over C, or that of a softmax with targets 1/c."""
     if classifier == "sigmoid":
@@ -60,9 +55,9 @@ class GreedyHashLoss(HashingLoss):
         self.classifier = nn.Parameter((2 * draw - 1) / math.sqrt(bits))  # as nn.Linear, without a bias
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the loss of the classifier and alpha times the penalty on the logits."""
+        """Compute the loss of the classifier, and alpha | |z| - 1 |^3 per bit (B,), which is small around the corners."""
         scores = straight_through_sign(batch.logits) @ self.classifier.T
         return {
             "class": class_loss(scores, batch.labels, self.kind),
-            "quantization": self.alpha * cubic_gap(batch.logits),
+            "quantization": self.alpha * (batch.logits.abs() - 1).abs().pow(3).mean(dim=1),
         }
