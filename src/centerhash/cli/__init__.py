@@ -47,7 +47,6 @@ class _Ordered(TyperGroup):
 app = typer.Typer(
     name="centerhash",
     cls=_Ordered,
-    help="Learn short binary codes from embeddings or images with labels, and search them exactly.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

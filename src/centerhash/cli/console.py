@@ -193,16 +193,6 @@ def labels_of(row: Any) -> str:
     return ", ".join(f"{name} {share[name]:.0%}" if name in share else name for name in names)
 
 
-def show_curve(result: Evaluation) -> None:
-    """Print precision and recall of one evaluation by Hamming radius."""
-    rows = zip(result.curve.precision, result.curve.recall, result.curve.filled, strict=True)
-    shown = (
-        (str(radius), "" if precision is None else f"{precision:.4f}", f"{recall:.4f}", f"{filled:,}")
-        for radius, (precision, recall, filled) in enumerate(rows)
-    )
-    table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
-
-
 def report_task(done: int, total: int, task: Task, row: Row) -> None:
     """Print one line on stderr for a task of an experiment that has ended."""
     if "error" in row:

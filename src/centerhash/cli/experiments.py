@@ -44,7 +44,7 @@ def compare(
 
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
-    check_installed(*TRAINING, "matplotlib", "pandas", purpose="`centerhash compare`")
+    check_installed(*TRAINING, "matplotlib", "pandas")
 
     from centerhash.experiments.compare import compare as run
     from centerhash.experiments.compare import planned_runs, read_results, write_comparison
@@ -110,7 +110,7 @@ def tune(
     Example: `centerhash tune photos --methods csq,dch --out tuned`, then
     `centerhash compare photos --methods csq,dch --settings tuned/best.json --out table`
     """
-    check_installed(*TRAINING, purpose="`centerhash tune`")
+    check_installed(*TRAINING)
 
     from centerhash.experiments.tasks import Source, shared_backbone
     from centerhash.experiments.tune import BEST, Budget, point_text

@@ -48,7 +48,7 @@ def train(
 
     Example: `centerhash train photos --method ics --bits 64 --out run`
     """
-    check_installed(*TRAINING, purpose="`centerhash train`")
+    check_installed(*TRAINING)
 
     from centerhash.core.options import joined, read_options
     from centerhash.data import open_dataset
@@ -93,7 +93,6 @@ def evaluate(
         bool, flag("--exclude-self", "a query never retrieves its own database item")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="of the permutation that breaks ties")] = 0,
-    curve: Annotated[bool, flag("--curve", "also print precision and recall by Hamming radius")] = False,
     plots: Annotated[
         Path | None, typer.Option(help="folder for plots (png): curves, a heat map of the codes, t-SNE")
     ] = None,
@@ -105,15 +104,12 @@ def evaluate(
 
     Examples: `centerhash evaluate run --plots plots`, `centerhash evaluate query.npz database.npz --json`
     """
-    check_installed("numba", purpose="`centerhash evaluate`")
-    if plots is not None:
-        check_installed("matplotlib", "sklearn", purpose="`centerhash evaluate --plots`")
+    check_installed("numba", *(["matplotlib", "sklearn"] if plots else []))
 
     from centerhash.encoding.code_files import evaluate_codes_of, read_code_pair
 
     query, database = read_code_pair(codes, bits=bits, labels=(query_labels, database_labels))
-    settings: dict[str, Any] = {"k": k, "exclude_self": exclude_self, "seed": seed}
-    result = evaluate_codes_of(query, database, **settings)
+    result = evaluate_codes_of(query, database, k=k, exclude_self=exclude_self, seed=seed)
     if plots is not None:
         from centerhash.experiments.plots import write_plots
 
@@ -123,8 +119,6 @@ def evaluate(
         return
     title = ", ".join(map(str, codes))
     console.table(title, ("metric", ">value", ">random", "meaning"), result.table())
-    if curve:
-        console.show_curve(result)
     for note in console.evaluation_notes(result):
         console.output(note)
 
@@ -230,8 +224,6 @@ def export(
 
     Example: `centerhash export run --out model.onnx`
     """
-    check_installed("torch", "onnx", purpose="`centerhash export`")
-
     from centerhash.model.export import export_model
     from centerhash.model.loading import load
 
@@ -252,8 +244,6 @@ def publish(
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """
-    check_installed("torch", "huggingface_hub", "numba", purpose="`centerhash publish`")
-
     from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
     from centerhash.model.model import HashModel
 

@@ -21,13 +21,6 @@ def straight_through_sign(logits: Tensor) -> Tensor:
     return signs + (logits - logits.detach())  # exactly the signs, since the difference is 0
 
 
-def class_loss(scores: Tensor, labels: Tensor, classifier: str) -> Tensor:
-    """Loss () of scores (B, C): cross entropy per class summed over C, or that of a softmax with targets 1/c."""
-    if classifier == "sigmoid":
-        return label_loss(scores, labels)
-    return -(equal_weights(labels, scores.dtype) * log_softmax(scores, dim=1)).sum(dim=1).mean()
-
-
 class GreedyHashLoss(HashingLoss):
     """GreedyHash (Su et al., 2018): a linear classifier on the signs, with a straight-through gradient.
 
@@ -57,7 +50,12 @@ class GreedyHashLoss(HashingLoss):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the loss of the classifier, and alpha | |z| - 1 |^3 per bit (B,), which is small around the corners."""
         scores = straight_through_sign(batch.logits) @ self.classifier.T
+        if self.kind == "sigmoid":
+            loss = label_loss(scores, batch.labels)
+        else:
+            targets = equal_weights(batch.labels, scores.dtype)
+            loss = -(targets * log_softmax(scores, dim=1)).sum(dim=1).mean()
         return {
-            "class": class_loss(scores, batch.labels, self.kind),
+            "class": loss,
             "quantization": self.alpha * (batch.logits.abs() - 1).abs().pow(3).mean(dim=1),
         }
