@@ -1,5 +1,8 @@
 """The right to write in a folder: a lock of the operating system.
 
+    lock = WriterLock.take(folder / "lock", "process {holder} is writing into '{folder}'.")
+    lock.release()
+
 The lock ends with its process, also if that is killed.
 """
 
