@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,7 +17,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.files import make_folder, packaged
+from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, silent
 from centerhash.core.rendering import templates_of
 from centerhash.experiments.plots import look, save, svg_text
@@ -120,13 +121,17 @@ def train_weights(setup: EvaluationSetup, model: HashModel) -> tuple[NDArray[np.
 @cache
 def printed() -> Mapping[str, Any]:
     """Read printed.toml: results of the paper, of other backbones, data and schedules than ours."""
-    return packaged("reproduction", "printed.toml")
+    return _tables("printed.toml")
 
 
 def words(name: str, **values: Any) -> str:
     """Return a text of words.toml with values filled in."""
-    text: str = packaged("reproduction", "words.toml")[name]
+    text: str = _tables("words.toml")[name]
     return text.format(**values)
+
+
+def _tables(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def printed_map(table: str, data: str, method: str, bits: int) -> float | None:

@@ -37,34 +37,24 @@ if TYPE_CHECKING:
     from centerhash.training.config import TrainConfig
     from centerhash.training.run import evaluate, train
 
-# The public names and where they live: imported on first use, so that `import centerhash` and the command
-# line's help need neither torch nor numba. "module:name" if it has another name there; a module is named by itself.
-_HOMES = {
-    "CenterhashError": "core.errors",
-    "Dataset": "data",
-    "Evaluation": "evaluation",
-    "HashModel": "model.model",
-    "Index": "index",
-    "METHODS": "methods.registry",
-    "PhotoIndex": "photos",
-    "Splits": "data",
-    "TrainConfig": "training.config",
-    "binarize": "codes",
-    "evaluate": "training.run",
-    "evaluate_codes": "evaluation:evaluate",
-    "get_method": "methods.registry",
-    "hamming": "codes",
-    "hash_centers": "centers",
-    "load": "model.loading",
-    "open_dataset": "data",
-    "pack": "codes",
-    "ranking": "evaluation",
-    "register_method": "methods.registry",
-    "sample": "data",
-    "train": "training.run",
-    "unpack": "codes",
+# The public names by their module: imported on first use, so that `import centerhash` and the command line's help need
+# neither torch nor numba.
+_NAMES = {
+    "centers": ("hash_centers",),
+    "codes": ("binarize", "hamming", "pack", "unpack"),
+    "core.errors": ("CenterhashError",),
+    "data": ("Dataset", "Splits", "open_dataset", "sample"),
+    "evaluation": ("Evaluation", "ranking"),
+    "index": ("Index",),
+    "methods.registry": ("METHODS", "get_method", "register_method"),
+    "model.loading": ("load",),
+    "model.model": ("HashModel",),
+    "photos": ("PhotoIndex",),
+    "training.config": ("TrainConfig",),
+    "training.run": ("evaluate", "train"),
 }
-
+_HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
+_HOMES["evaluate_codes"] = ("evaluation", "evaluate")
 _MODULES = ("losses", "weights")
 
 __all__ = [
@@ -100,12 +90,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in (*_HOMES, *_MODULES):
         raise AttributeError(f"module 'centerhash' has no attribute '{name}'")
-    module, _, other = _HOMES.get(name, name).partition(":")
-    home = f"centerhash.{module}"
     try:
         if name in _MODULES:
-            return importlib.import_module(home)
-        return getattr(importlib.import_module(home), other or name)
+            return importlib.import_module(f"centerhash.{name}")
+        module, original = _HOMES[name]
+        return getattr(importlib.import_module(f"centerhash.{module}"), original)
     except ImportError as error:
         missing = missing_library(error)
         if missing is None:

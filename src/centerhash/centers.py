@@ -13,11 +13,8 @@ The kinds:
                share a bit, and random centers come too near to each other.
     printed    the paper's rule to the letter: hadamard if K is a power of two and C <= 2K, else bernoulli.
 
-Matrices are built by Sylvester, by Paley over primes, and by Kronecker products: of all multiples of 4 up to 256 these
-miss 52, 92, 100, 116, 156, 172, 184, 188, 232, 236 and 244.
-
-The smallest distance of random centers is 2 for 80 classes at 16 bits, where mdsh finds 6. Once classes that share images
-have near centers (`assign_centers`), uneven distances serve as well, so centers are random until they are crowded.
+Once classes that share images have near centers (`assign_centers`), uneven distances serve as well, so centers are random
+until they are crowded.
 
 H is normalized, so that its first row is constant and every other row has exactly K/2 ones; the constant row is used
 only when the others do not suffice, because Sec. 3.2 requires half of the bits to be +1.
@@ -262,7 +259,9 @@ def assign_centers(centers: NDArray[np.int8], labels: NDArray[np.bool_]) -> NDAr
     inner = centers.astype(np.float64) @ centers.T.astype(np.float64)
     attraction = together @ inner  # (C, C): how well class a would sit at the center of class b
     for _ in range(20 * classes):
-        gain = _swap_gains(together, inner, attraction, bits)
+        # Half of what the objective gains when two classes swap their centers, for every pair (C, C).
+        current = np.diag(attraction)
+        gain = attraction + attraction.T - current[:, None] - current - 2 * together * (bits - inner)
         first, second = np.unravel_index(int(gain.argmax()), gain.shape)
         if gain[first, second] <= 1e-9:
             break
@@ -274,17 +273,6 @@ def assign_centers(centers: NDArray[np.int8], labels: NDArray[np.bool_]) -> NDAr
         attraction += _product_of_change(together, changed, int(first), int(second))
         inner = swapped
     return centers[order]
-
-
-def _swap_gains(
-    together: NDArray[np.float64], inner: NDArray[np.float64], attraction: NDArray[np.float64], bits: int
-) -> NDArray[np.float64]:
-    """Half of what the objective gains when classes a and b swap their centers, for every pair (C, C)."""
-    current = np.diag(attraction)
-    gains: NDArray[np.float64] = (
-        attraction + attraction.T - current[:, None] - current[None, :] - 2 * together * (bits - inner)
-    )
-    return gains
 
 
 def _product_of_change(

@@ -134,13 +134,6 @@ def test_evaluate_json(feature_run: Path) -> None:
     assert done.json["k"] == 30
 
 
-def test_evaluate_curve(feature_run: Path) -> None:
-    done = cli("evaluate", feature_run, "--curve")
-    assert "by Hamming radius" in done.out
-    assert "mAP@144, retrieved relevant" in done.out
-    assert re.search(r"│ +16 │ +0\.\d{4} │ +1\.0000 │ +16 │", done.out)
-
-
 def test_evaluate_code_files(tmp_path: Path) -> None:
     generator = np.random.default_rng(8)
     codes = np.where(generator.random((30, 12)) < 0.5, -1, 1)

@@ -30,7 +30,7 @@ def test_missing_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match=line):
             require(module)
     with pytest.raises(ConfigError, match=line):
-        check_installed(library, purpose="`this`")
+        check_installed(library)
     assert re.search(line, str(missing_library(ImportError(name=f"{library}.part"))))
 
 

@@ -121,7 +121,7 @@ def test_json_of_any_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[" * 102 + "]" * 102, "[" * 100_000 + "]" * 100_000, '{"name": "\\ud800"}', "9" * 5000],
+    ["{", "[" * 100_000 + "]" * 100_000, '{"name": "\\ud800"}', "9" * 5000],
     ids=len,
 )
 def test_unusable_json(text: str) -> None:

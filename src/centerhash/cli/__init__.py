@@ -36,22 +36,17 @@ SETTINGS: dict[Any, type[SettingsCommand]] = {
 }
 
 
-def _name(command: Any) -> str:
-    return "index" if command is index_app else "photos" if command is photos_app else str(command.__name__)
-
-
 class _Ordered(TyperGroup):
-    """The commands in the order of PANELS; Typer itself puts groups such as `index` last."""
+    """The commands in the order of PANELS, which begins with the groups; Typer itself puts these last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names."""
-        return [_name(command) for commands in PANELS.values() for command in commands]
+        return sorted(self.commands, key=lambda name: not isinstance(self.commands[name], TyperGroup))
 
 
 app = typer.Typer(
     name="centerhash",
     cls=_Ordered,
-    help="Learn short binary codes from embeddings or images with labels, and search them exactly.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -77,10 +72,9 @@ def _root(
 for panel, commands in PANELS.items():
     for command in commands:
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=_name(command), rich_help_panel=panel)
+            app.add_typer(command, rich_help_panel=panel)
         else:
-            kind = SETTINGS.get(command)
-            app.command(cls=kind, rich_help_panel=panel)(command)
+            app.command(cls=SETTINGS.get(command), rich_help_panel=panel)(command)
 
 
 def main() -> None:

@@ -110,11 +110,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(value))
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, show_lines: bool = False
-) -> None:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; see `text_table`."""
-    output(text_table(title, columns, rows, show_lines=show_lines))
+    output(text_table(title, columns, rows))
 
 
 def records(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:
@@ -123,7 +121,8 @@ def records(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str
         print_json(rows)
         return
     heads = [name.replace("_", " ") for name in columns]
-    table(title, heads, [[_cell(row[name]) for name in columns] for row in rows], show_lines=True)
+    cells = [[_cell(row[name]) for name in columns] for row in rows]
+    output(text_table(title, heads, cells, show_lines=True))
 
 
 def _cell(value: object) -> str:
@@ -192,16 +191,6 @@ def labels_of(row: Any) -> str:
     share = row.share or {}
     names = dict.fromkeys((*row.labels, *share))
     return ", ".join(f"{name} {share[name]:.0%}" if name in share else name for name in names)
-
-
-def show_curve(result: Evaluation) -> None:
-    """Print precision and recall of one evaluation by Hamming radius."""
-    rows = zip(result.curve.precision, result.curve.recall, result.curve.filled, strict=True)
-    shown = (
-        (str(radius), "" if precision is None else f"{precision:.4f}", f"{recall:.4f}", f"{filled:,}")
-        for radius, (precision, recall, filled) in enumerate(rows)
-    )
-    table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
 
 
 def report_task(done: int, total: int, task: Task, row: Row) -> None:

@@ -7,52 +7,32 @@ from typing import Annotated, Any
 
 import typer
 
-from centerhash.cli import console
-from centerhash.cli.arguments import (
-    BitsOption,
-    CacheOption,
-    DataArgument,
-    DepthOption,
-    DeviceOption,
-    JobsOption,
-    ListsOption,
-    MethodsOption,
-    NamedRootOption,
-    SeedsOption,
-    SettingsOption,
-    SkipBrokenOption,
-    ValidationOption,
-    flag,
-    option,
-    read_bits,
-    read_methods,
-    read_settings,
-    read_training,
-)
+from centerhash.cli import arguments, console
+from centerhash.cli.arguments import flag, option
 from centerhash.core.errors import ConfigError
 from centerhash.core.extras import TRAINING, check_installed
 
 
 def compare(
     context: typer.Context,
-    data: Annotated[Path | None, DataArgument] = None,
+    data: Annotated[Path | None, arguments.DataArgument] = None,
     out: Annotated[Path | None, typer.Option(help="folder for results; finished runs are kept")] = None,
-    methods: MethodsOption = "all",
-    bits: BitsOption = "16,32,64",
-    seeds: SeedsOption = 3,
-    k: DepthOption = 5000,
-    device: DeviceOption = "auto",
+    methods: arguments.MethodsOption = "all",
+    bits: arguments.BitsOption = "16,32,64",
+    seeds: arguments.SeedsOption = 3,
+    k: arguments.DepthOption = 5000,
+    device: arguments.DeviceOption = "auto",
     stored: Annotated[Path | None, typer.Option("--from", help="only write this folder's tables")] = None,
-    options: SettingsOption = None,
+    options: arguments.SettingsOption = None,
     settings: Annotated[
         Path | None, option("best.json of `centerhash tune`; options override it", panel="Training")
     ] = None,
-    validation: ValidationOption = False,
-    root: NamedRootOption = None,
-    lists: ListsOption = None,
-    skip_broken: SkipBrokenOption = False,
-    cache: CacheOption = None,
-    jobs: JobsOption = 1,
+    validation: arguments.ValidationOption = False,
+    root: arguments.NamedRootOption = None,
+    lists: arguments.ListsOption = None,
+    skip_broken: arguments.SkipBrokenOption = False,
+    cache: arguments.CacheOption = None,
+    jobs: arguments.JobsOption = 1,
     keep: Annotated[bool, flag("--keep", "also store models and codes in OUT/runs", "Running")] = False,
     both_forms: Annotated[
         bool, flag("--both-forms", "also score logits as trained and rotated", "Running")
@@ -64,7 +44,7 @@ def compare(
 
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
-    check_installed(*TRAINING, "matplotlib", "pandas", purpose="`centerhash compare`")
+    check_installed(*TRAINING, "matplotlib", "pandas")
 
     from centerhash.experiments.compare import compare as run
     from centerhash.experiments.compare import planned_runs, read_results, write_comparison
@@ -81,10 +61,10 @@ def compare(
     elif data is None or out is None:
         raise ConfigError("compare takes DATA and --out DIR, or --from DIR alone.")
     else:
-        folder, names, training = out, read_methods(methods), read_training(context.obj)
+        folder, names, training = out, arguments.read_methods(methods), arguments.read_training(context.obj)
         points = None if settings is None else read_best(settings, names)
-        per_method = read_settings(options or [], names)
-        tasks = plan_tasks(names, read_bits(bits), seeds, per_method, training, points)
+        per_method = arguments.read_settings(options or [], names)
+        tasks = plan_tasks(names, arguments.read_bits(bits), seeds, per_method, training, points)
         network = shared_backbone(training)
         source = Source(data, k, validation, cache, device, skip_broken, root, lists, network)
         left = len(planned_runs(tasks, out, keep))
@@ -108,20 +88,20 @@ def compare(
 
 def tune(
     context: typer.Context,
-    data: Annotated[Path, DataArgument],
+    data: Annotated[Path, arguments.DataArgument],
     out: Annotated[Path, typer.Option(help="folder for results and best.json; finished trials are kept")],
-    methods: MethodsOption = "all",
+    methods: arguments.MethodsOption = "all",
     bits: Annotated[int, typer.Option(help="length of the codes")] = 32,
     trials: Annotated[int, typer.Option(min=1, help="settings tried for each method")] = 12,
     full: Annotated[int, typer.Option(min=1, help="best settings trained again with all epochs")] = 3,
     epochs_part: Annotated[int, typer.Option(min=1, help="trials have 1/N of the epochs")] = 3,
-    k: DepthOption = 5000,
-    device: DeviceOption = "auto",
-    root: NamedRootOption = None,
-    lists: ListsOption = None,
-    skip_broken: SkipBrokenOption = False,
-    cache: CacheOption = None,
-    jobs: JobsOption = 1,
+    k: arguments.DepthOption = 5000,
+    device: arguments.DeviceOption = "auto",
+    root: arguments.NamedRootOption = None,
+    lists: arguments.ListsOption = None,
+    skip_broken: arguments.SkipBrokenOption = False,
+    cache: arguments.CacheOption = None,
+    jobs: arguments.JobsOption = 1,
 ) -> None:
     """Choose settings on held-out training images, with the same number of trials for every method.
 
@@ -130,13 +110,13 @@ def tune(
     Example: `centerhash tune photos --methods csq,dch --out tuned`, then
     `centerhash compare photos --methods csq,dch --settings tuned/best.json --out table`
     """
-    check_installed(*TRAINING, purpose="`centerhash tune`")
+    check_installed(*TRAINING)
 
     from centerhash.experiments.tasks import Source, shared_backbone
     from centerhash.experiments.tune import BEST, Budget, point_text
     from centerhash.experiments.tune import tune as run
 
-    training, names = read_training(context.obj), read_methods(methods)
+    training, names = arguments.read_training(context.obj), arguments.read_methods(methods)
     budget = Budget(trials, full, training.pop("epochs", None), epochs_part)
     network = shared_backbone(training)
     source = Source(data, k, True, cache, device, skip_broken, root, lists, network)

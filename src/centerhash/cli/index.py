@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from centerhash.index import Index, Item
 
 index_app = typer.Typer(
+    name="index",
     help="Create an index of embeddings or codes; add, search, check, export and import.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -36,9 +37,6 @@ def create(
     bits: Annotated[
         int | None, typer.Option(min=1, help="length of the codes, for an index without a model")
     ] = None,
-    general_bits: Annotated[
-        int | None, typer.Option(min=1, help="length of the general codes, with --bits")
-    ] = None,
 ) -> None:
     """Create an empty index for the embeddings of a model, or for codes.
 
@@ -46,7 +44,7 @@ def create(
     """
     from centerhash.index import Index
 
-    with Index.create(index, model, bits=bits, general_bits=general_bits) as made:
+    with Index.create(index, model, bits=bits) as made:
         then = f"import {index} CODES" if bits else f"add {index} FEATURES"
         console.output(f"an empty index of {made.bits}-bit codes in {index}  next: `centerhash index {then}`")
 

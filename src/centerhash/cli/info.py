@@ -10,7 +10,6 @@ import typer
 
 from centerhash.cli import arguments, console
 from centerhash.cli.arguments import JsonOption, NoLabelsOption, RootOption
-from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
     from centerhash.data.inspection import Inspection
@@ -32,7 +31,6 @@ def methods(
 
     Examples: `centerhash methods`, `centerhash methods ics --bits 32`
     """
-    check_installed("torch", purpose="`centerhash methods`")
     from centerhash.core.options import options_of
     from centerhash.methods.registry import METHODS, get_method
 

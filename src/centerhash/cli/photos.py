@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from centerhash.cli import arguments, console
-from centerhash.cli.arguments import (
-    DeviceOption,
-    EngineOption,
-    HavingOption,
-    JsonOption,
-    KOption,
-    WithinOption,
-    WithoutOption,
-    option,
-)
+from centerhash.cli.arguments import option
 from centerhash.cli.index import ModelOption, check_model, passed
 from centerhash.core.errors import ConfigError, first_reasons
 
@@ -26,6 +17,7 @@ if TYPE_CHECKING:
     from centerhash.photos.duplicates import Duplicates
 
 photos_app = typer.Typer(
+    name="photos",
     help="Search the pictures of folders by image, words and dates; find duplicates.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -91,8 +83,8 @@ def add(
     with_removed: Annotated[
         bool, typer.Option("--with-removed", help="add photos of the folders again that were removed before")
     ] = False,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
+    device: arguments.DeviceOption = "auto",
+    engine: arguments.EngineOption = "auto",
 ) -> None:
     """Bring an index in step with folders: add new photos, and note what was changed, moved or deleted.
 
@@ -135,20 +127,20 @@ def search(
     unlike: Annotated[
         list[str] | None, typer.Option(help="with --like: counterexamples; may be repeated")
     ] = None,
-    k: KOption = 10,
+    k: arguments.KOption = 10,
     by: arguments.ByOption = None,
-    within: WithinOption = None,
+    within: arguments.WithinOption = None,
     rotations: Annotated[
         bool, typer.Option(help="also find rotated copies of the picture, in four times the time")
     ] = True,
-    having: HavingOption = None,
-    without: WithoutOption = None,
+    having: arguments.HavingOption = None,
+    without: arguments.WithoutOption = None,
     after: AfterOption = None,
     before: BeforeOption = None,
     under: UnderOption = None,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
-    as_json: JsonOption = False,
+    device: arguments.DeviceOption = "auto",
+    engine: arguments.EngineOption = "auto",
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Find photos like a picture or a photo of the index, or photos that show what words name.
 
@@ -179,14 +171,14 @@ def search(
 @photos_app.command("list")
 def list_(
     place: PlaceArgument,
-    k: KOption = 20,
+    k: arguments.KOption = 20,
     skip: Annotated[int, typer.Option(min=0, help="how many of the newest to skip")] = 0,
-    having: HavingOption = None,
-    without: WithoutOption = None,
+    having: arguments.HavingOption = None,
+    without: arguments.WithoutOption = None,
     after: AfterOption = None,
     before: BeforeOption = None,
     under: UnderOption = None,
-    as_json: JsonOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """List photos, the last taken first, by the date in their EXIF data or otherwise of their files.
 
@@ -232,7 +224,7 @@ def remove(
 def duplicates(
     place: PlaceArgument,
     kind: Annotated[str | None, option("show only one kind", ("same", "near", "similar"))] = None,
-    as_json: JsonOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """List photos that are there more than once, the largest file of each group first. No file is changed.
 

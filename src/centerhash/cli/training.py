@@ -9,20 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from centerhash.cli import arguments, console
-from centerhash.cli.arguments import (
-    CacheOption,
-    DepthOption,
-    DeviceOption,
-    EngineOption,
-    JsonOption,
-    ListsOption,
-    ModelArgument,
-    NamedRootOption,
-    NoLabelsOption,
-    SkipBrokenOption,
-    flag,
-    option,
-)
+from centerhash.cli.arguments import flag, option
 from centerhash.core.errors import ConfigError
 from centerhash.core.extras import TRAINING, check_installed
 
@@ -37,12 +24,12 @@ def train(
     options: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="of the method, e.g. -o lambda=0.2")
     ] = None,
-    device: DeviceOption = "auto",
-    no_labels: NoLabelsOption = False,
-    root: NamedRootOption = None,
-    lists: ListsOption = None,
-    skip_broken: SkipBrokenOption = False,
-    cache: CacheOption = None,
+    device: arguments.DeviceOption = "auto",
+    no_labels: arguments.NoLabelsOption = False,
+    root: arguments.NamedRootOption = None,
+    lists: arguments.ListsOption = None,
+    skip_broken: arguments.SkipBrokenOption = False,
+    cache: arguments.CacheOption = None,
     overwrite: Annotated[
         bool, flag("--overwrite", "start over if --out holds another run", "Running")
     ] = False,
@@ -61,7 +48,7 @@ def train(
 
     Example: `centerhash train photos --method ics --bits 64 --out run`
     """
-    check_installed(*TRAINING, purpose="`centerhash train`")
+    check_installed(*TRAINING)
 
     from centerhash.core.options import joined, read_options
     from centerhash.data import open_dataset
@@ -98,7 +85,7 @@ def evaluate(
     codes: Annotated[
         list[Path], typer.Argument(help="the folder of a run, or two code files: QUERY DATABASE")
     ],
-    k: DepthOption = 5000,
+    k: arguments.DepthOption = 5000,
     query_labels: Annotated[Path | None, typer.Option(help="labels of QUERY, a .npy of (N, C)")] = None,
     database_labels: Annotated[Path | None, typer.Option(help="labels of DATABASE, a .npy of (N, C)")] = None,
     bits: Annotated[int | None, typer.Option(min=1, help="length of packed codes of other programs")] = None,
@@ -106,11 +93,10 @@ def evaluate(
         bool, flag("--exclude-self", "a query never retrieves its own database item")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="of the permutation that breaks ties")] = 0,
-    curve: Annotated[bool, flag("--curve", "also print precision and recall by Hamming radius")] = False,
     plots: Annotated[
         Path | None, typer.Option(help="folder for plots (png): curves, a heat map of the codes, t-SNE")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Score codes: mAP in two conventions, precision, NDCG, ACG and WAP, next to a random ranking.
 
@@ -118,15 +104,12 @@ def evaluate(
 
     Examples: `centerhash evaluate run --plots plots`, `centerhash evaluate query.npz database.npz --json`
     """
-    check_installed("numba", purpose="`centerhash evaluate`")
-    if plots is not None:
-        check_installed("matplotlib", "sklearn", purpose="`centerhash evaluate --plots`")
+    check_installed("numba", *(["matplotlib", "sklearn"] if plots else []))
 
     from centerhash.encoding.code_files import evaluate_codes_of, read_code_pair
 
     query, database = read_code_pair(codes, bits=bits, labels=(query_labels, database_labels))
-    settings: dict[str, Any] = {"k": k, "exclude_self": exclude_self, "seed": seed}
-    result = evaluate_codes_of(query, database, **settings)
+    result = evaluate_codes_of(query, database, k=k, exclude_self=exclude_self, seed=seed)
     if plots is not None:
         from centerhash.experiments.plots import write_plots
 
@@ -136,22 +119,20 @@ def evaluate(
         return
     title = ", ".join(map(str, codes))
     console.table(title, ("metric", ">value", ">random", "meaning"), result.table())
-    if curve:
-        console.show_curve(result)
     for note in console.evaluation_notes(result):
         console.output(note)
 
 
 def encode(
-    model: ModelArgument,
+    model: arguments.ModelArgument,
     images: Annotated[
         list[str], typer.Argument(help="images, folders, globs, a labeled dataset, or a features .npy")
     ],
     out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parquet shards")],
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
-    skip_broken: SkipBrokenOption = False,
-    cache: CacheOption = None,
+    device: arguments.DeviceOption = "auto",
+    engine: arguments.EngineOption = "auto",
+    skip_broken: arguments.SkipBrokenOption = False,
+    cache: arguments.CacheOption = None,
     shard_size: Annotated[int | None, option("images per shard", default="4096", min=1)] = None,
     runner: Annotated[str, option("what encodes the shards", arguments.RUNNERS)] = "local",
     ray_address: Annotated[
@@ -166,16 +147,14 @@ def encode(
     Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
     """
     is_file, on_ray = out.suffix == ".npz", runner == "ray"
-    passed: dict[str, Any] = {"--runner ray": on_ray or None, "--shard-size": shard_size, "--cache": cache}
-    passed |= {"--ray-address": ray_address, "--workers": workers}
-    used = ["--cache"] if is_file else ["--shard-size", "--runner ray"]
-    used += ["--ray-address", "--workers"] if on_ray and not is_file else []
-    for name, value in passed.items():
-        if value is not None and name not in used:
-            raise ConfigError(
-                f"{name} has no effect here: --cache is for a code file (.npz), --shard-size and --runner are for a "
-                "folder of shards, --ray-address and --workers for --runner ray."
-            )
+    if is_file and (shard_size or on_ray):
+        raise ConfigError(
+            "--shard-size and --runner ray are for a folder of shards, not for a code file (.npz)."
+        )
+    if not is_file and cache:
+        raise ConfigError("--cache is for a code file (.npz), not for a folder of shards.")
+    if not on_ray and (ray_address or workers):
+        raise ConfigError("--ray-address and --workers are for --runner ray.")
     check_installed(*(["ray"] if on_ray else []), *([] if is_file else ["pyarrow"]))
 
     from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards, encode_to_file
@@ -199,12 +178,12 @@ def encode(
 
 
 def explain(
-    model: ModelArgument,
+    model: arguments.ModelArgument,
     images: Annotated[list[str], typer.Argument(help="images, folders or globs")],
     k: Annotated[int, typer.Option("-k", "--top", min=1, help="minimum number of centers to list")] = 5,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
-    as_json: JsonOption = False,
+    device: arguments.DeviceOption = "auto",
+    engine: arguments.EngineOption = "auto",
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Print the predicted labels of images, with their weights and nearest centers.
 
@@ -231,13 +210,13 @@ def explain(
 
 
 def export(
-    model: ModelArgument,
+    model: arguments.ModelArgument,
     out: Annotated[Path, typer.Option(help="file to write")],
     images: Annotated[
         list[str] | None,
         option("images, folder or glob to compare codes on", default="four sample photos"),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: arguments.JsonOption = False,
 ) -> None:
     """Write a model as one file that runs without PyTorch: pixels in, logits and packed codes out.
 
@@ -245,8 +224,6 @@ def export(
 
     Example: `centerhash export run --out model.onnx`
     """
-    check_installed("torch", "onnx", purpose="`centerhash export`")
-
     from centerhash.model.export import export_model
     from centerhash.model.loading import load
 
@@ -267,8 +244,6 @@ def publish(
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """
-    check_installed("torch", "huggingface_hub", "numba", purpose="`centerhash publish`")
-
     from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
     from centerhash.model.model import HashModel
 

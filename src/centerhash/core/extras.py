@@ -44,15 +44,11 @@ def require(module: str) -> Any:
         raise _missing(error.name or module, EXTRAS[module.partition(".")[0]]) from error
 
 
-def check_installed(*libraries: str, purpose: str | None = None) -> None:
-    """Raise ConfigError unless optional libraries are installed; nothing is imported.
-
-    `purpose` is what needs them, such as a command; by default the purpose of their extra.
-    """
+def check_installed(*libraries: str) -> None:
+    """Raise ConfigError unless optional libraries are installed; nothing is imported."""
     for library in libraries:
         if find_spec(library) is None:
-            extra = EXTRAS[library]
-            raise _missing(library, extra._replace(purpose=purpose or extra.purpose))
+            raise _missing(library, EXTRAS[library])
 
 
 def missing_library(error: ImportError) -> ConfigError | None:

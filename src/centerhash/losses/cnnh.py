@@ -1,7 +1,5 @@
 """CNNH in two stages: codes of the training images from their similarities alone, then a network to these codes.
 
-    >>> loss = CNNHLoss(bits=64); loss.prepare(train_labels)
-
 Stage 1 finds H (n, K) in [-1, 1] that minimizes || S - H H^T / K ||^2, with S (n, n): +1 where two images share a label
 (and on the diagonal), else -1, by coordinate descent. With R = H H^T - K S, the paper's Newton step of the entry H_ij is
 -(R h_j)_i / (h_j^T h_j + H_ij^2 + R_ii), cut so that it stays in [-1, 1].

@@ -1,7 +1,4 @@
-"""CRH: OrthoHash with centers that are assigned anew during training.
-
->>> loss = CRHLoss(hash_centers(80, 64), rounds=5)(logits, labels, progress=0.2)
-"""
+"""CRH: OrthoHash with centers that are assigned anew during training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CSQ: one binary target per image.
-
->>> loss = CSQLoss(hash_centers(80, 64), gamma=0.5)(logits, labels)
-"""
+"""CSQ: one binary target per image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""DCH: Cauchy likelihood of pairs.
-
->>> loss = DCHLoss(gamma=20.0)(logits, labels)
-"""
+"""DCH: Cauchy likelihood of pairs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""DHN: logistic likelihood of pairs of codes.
-
->>> loss = DHNLoss(slope=1.0)(logits, labels)
-"""
+"""DHN: logistic likelihood of pairs of codes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """DNNH: all triplets of a batch.
 
-    >>> loss = DNNHLoss(margin=1.0)(logits, labels)
-
 A triplet is an anchor i, another image p that shares a label with it, and an image n that shares none. A batch of B has
 up to B^3 of them; the loss and its gradient follow from counts that sorted rows give in B^2 log B, so none is drawn at
 random or left out.

@@ -1,7 +1,4 @@
-"""DPN: a hinge per bit.
-
->>> loss = DPNLoss(hash_centers(80, 64), margin=1.0)(logits, labels)
-"""
+"""DPN: a hinge per bit."""
 
 from __future__ import annotations
 

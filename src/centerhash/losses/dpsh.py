@@ -1,7 +1,4 @@
-"""DPSH: logistic likelihood of pairs of plain logits.
-
->>> loss = DPSHLoss(slope=0.5)(logits, labels)
-"""
+"""DPSH: logistic likelihood of pairs of plain logits."""
 
 from __future__ import annotations
 

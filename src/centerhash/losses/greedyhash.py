@@ -1,7 +1,4 @@
-"""GreedyHash: a linear classifier on the signs.
-
->>> loss = GreedyHashLoss(classes=80, bits=64)(logits, labels)
-"""
+"""GreedyHash: a linear classifier on the signs."""
 
 from __future__ import annotations
 
@@ -22,18 +19,6 @@ def straight_through_sign(logits: Tensor) -> Tensor:
     """Signs (B, K) of -1 and +1, zero counts as +1; their gradient goes to the logits unchanged."""
     signs = torch.where(logits >= 0, 1.0, -1.0).to(logits.dtype)
     return signs + (logits - logits.detach())  # exactly the signs, since the difference is 0
-
-
-def cubic_gap(logits: Tensor) -> Tensor:
-    """Penalty (B,), per bit: | |z| - 1 |^3, small around the corners, so that the sign's gradient stays meaningful."""
-    return (logits.abs() - 1).abs().pow(3).mean(dim=1)
-
-
-def class_loss(scores: Tensor, labels: Tensor, classifier: str) -> Tensor:
-    """Loss () of scores (B, C): cross entropy per class summed over C, or that of a softmax with targets 1/c."""
-    if classifier == "sigmoid":
-        return label_loss(scores, labels)
-    return -(equal_weights(labels, scores.dtype) * log_softmax(scores, dim=1)).sum(dim=1).mean()
 
 
 class GreedyHashLoss(HashingLoss):
@@ -63,9 +48,14 @@ class GreedyHashLoss(HashingLoss):
         self.classifier = nn.Parameter((2 * draw - 1) / math.sqrt(bits))  # as nn.Linear, without a bias
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the loss of the classifier and alpha times the penalty on the logits."""
+        """Compute the loss of the classifier, and alpha | |z| - 1 |^3 per bit (B,), which is small around the corners."""
         scores = straight_through_sign(batch.logits) @ self.classifier.T
+        if self.kind == "sigmoid":
+            loss = label_loss(scores, batch.labels)
+        else:
+            targets = equal_weights(batch.labels, scores.dtype)
+            loss = -(targets * log_softmax(scores, dim=1)).sum(dim=1).mean()
         return {
-            "class": class_loss(scores, batch.labels, self.kind),
-            "quantization": self.alpha * cubic_gap(batch.logits),
+            "class": loss,
+            "quantization": self.alpha * (batch.logits.abs() - 1).abs().pow(3).mean(dim=1),
         }

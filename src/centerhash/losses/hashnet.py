@@ -1,7 +1,4 @@
-"""HashNet: weighted likelihood of pairs, with codes that become binary during training.
-
->>> loss = HashNetLoss(last_beta=10.0)(logits, labels, progress=0.5)
-"""
+"""HashNet: weighted likelihood of pairs, with codes that become binary during training."""
 
 from __future__ import annotations
 

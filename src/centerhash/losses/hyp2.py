@@ -1,7 +1,4 @@
-"""HyP2: a learned proxy per class, and pairs of images with several labels but none in common.
-
->>> loss = HyP2Loss(classes=80, bits=64)(logits, labels)
-"""
+"""HyP2: a learned proxy per class, and pairs of images with several labels but none in common."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ICS and its equal-weight ablation E-WCS: all centers of an image's labels, with weights.
-
->>> loss = ICSLoss(hash_centers(80, 64))(logits, labels)
-"""
+"""ICS and its equal-weight ablation E-WCS: all centers of an image's labels, with weights."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """ICS-softmax: the paper's two steps, with the likelihood of a center as a softmax over all centers.
 
-    >>> loss = ICSSoftmaxLoss(hash_centers(80, 64))(logits, labels)
-
 Codes and weights have different needs. A code works best if it stays between the centers of its labels, so it is
 trained towards flat weights; the area share of a label is read best from class logits that were trained towards sharp
 ones. So the head has both outputs on one hidden layer (`heads.Outputs`), and both learn by the paper's two steps: solve

@@ -1,7 +1,4 @@
-"""IDHN: pairs by how many labels they share.
-
->>> loss = IDHNLoss(alpha=10.0)(logits, labels)
-"""
+"""IDHN: pairs by how many labels they share."""
 
 from __future__ import annotations
 
@@ -20,11 +17,6 @@ def label_cosine(labels: Tensor) -> Tensor:
     """IDHN's similarity (B, B): cosine |y_i and y_j| / sqrt(|y_i| |y_j|) of labels; 0 with an image without any."""
     unit = normalize(labels.float(), dim=1)
     return unit @ unit.T
-
-
-def soft_pair_loss(products: Tensor, similarity: Tensor, bits: int) -> Tensor:
-    """IDHN's loss (B, B) of a pair that shares some labels: K ((<u_i, u_j> + K) / (2 K) - s)^2."""
-    return bits * ((products / bits + 1) / 2 - similarity).square()
 
 
 class IDHNLoss(HashingLoss):
@@ -47,15 +39,16 @@ class IDHNLoss(HashingLoss):
         self.alpha, self.gamma, self.quantization = alpha, gamma, quantization
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the mean over hard and soft pairs and the quantization loss, of codes z / (1 + |z|)."""
+        """Compute the mean over hard and soft pairs and the quantization loss, of codes u = z / (1 + |z|).
+
+        A soft pair shares only some labels; its loss is K ((<u_i, u_j> + K) / (2 K) - s)^2.
+        """
         codes, similarity = softsign(batch.logits), label_cosine(batch.labels).to(batch.logits.dtype)
         products, bits = codes @ codes.T, codes.shape[1]
         hard = (similarity < 0.01) | (similarity > 0.99)
-        losses = torch.where(
-            hard,
-            logistic_loss(products, similarity, self.alpha / bits),
-            self.gamma * soft_pair_loss(products, similarity, bits),
-        )
+        soft_losses = bits * ((products / bits + 1) / 2 - similarity).square()
+        hard_losses = logistic_loss(products, similarity, self.alpha / bits)
+        losses = torch.where(hard, hard_losses, self.gamma * soft_losses)
         return {
             "pair": masked_mean(losses, different_images(len(codes), codes.device)),
             "quantization": self.quantization * (codes.abs() - 1).abs().mean(),

@@ -1,7 +1,4 @@
-"""LSCSH: ICS with centers that are learned with the network.
-
->>> loss = LSCSHLoss(hash_centers(80, 64)); loss.prepare(train_labels)
-"""
+"""LSCSH: ICS with centers that are learned with the network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""MDSH: binary decisions by a softmax over all centers, and attraction of similar pairs.
-
->>> loss = MDSHLoss(hash_centers(80, 64, kind="mdsh"))(logits, labels)
-"""
+"""MDSH: binary decisions by a softmax over all centers, and attraction of similar pairs."""
 
 from __future__ import annotations
 

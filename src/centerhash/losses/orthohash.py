@@ -1,7 +1,4 @@
-"""OrthoHash: a softmax over all centers.
-
->>> loss = OrthoHashLoss(hash_centers(80, 64), scale=4.0, margin=0.2)(logits, labels)
-"""
+"""OrthoHash: a softmax over all centers."""
 
 from __future__ import annotations
 
@@ -16,11 +13,6 @@ from centerhash.core.options import Option
 from centerhash.losses.base import Batch, CentralLoss
 from centerhash.losses.functional import center_similarities, weighted_distance
 from centerhash.weights import equal_weights
-
-
-def margin_logits(similarities: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
-    """Class logits (B, C): scale times the cosine, lessened by the margin at the labels of the image."""
-    return scale * torch.where(labels, similarities - margin, similarities)
 
 
 class OrthoHashLoss(CentralLoss):
@@ -46,6 +38,6 @@ class OrthoHashLoss(CentralLoss):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
         labels, similarities = batch.labels, center_similarities(batch.logits, self.centers)
-        scores = margin_logits(similarities, labels, self.scale, self.margin)
-        distances = -log_softmax(scores, dim=1)
+        lessened = torch.where(labels, similarities - self.margin, similarities)
+        distances = -log_softmax(self.scale * lessened, dim=1)
         return {"center": weighted_distance(equal_weights(labels, distances.dtype), distances)}

@@ -1,8 +1,5 @@
 """Export a model of PyTorch as model.onnx, the one file that `PortableModel` runs.
 
-    exported = export_model(model, "model.onnx")
-    print(exported.equal_bits)
-
 Preprocessing, backbone and head are inside; classes, centers and how to bring an image to H x W are in the metadata.
 The file is compared with PyTorch's codes before it is written.
 """

@@ -1,8 +1,5 @@
 """Models on the Hugging Face hub, downloaded into the cache and uploaded with a card.
 
-    folder = download("hf:jane/photos-64@v1")
-    address = publish(model, "jane/photos-64", license="apache-2.0")
-
 Only the files of a model are downloaded: model.onnx, or without it those of PyTorch. Nothing is unpickled, and cached
 models load offline.
 """

@@ -1,9 +1,5 @@
 """Load a model by its name, its folder or its address on the Hugging Face hub.
 
-    model = load("coco")
-    model = load("run")
-    model = load("hf:jane/photos-64")
-
 Nothing is unpickled, and no code of a model is executed.
 """
 

@@ -1,9 +1,5 @@
 """HashModel: a model that PyTorch runs, from features or images to codes and explanations.
 
-    model = HashModel.load("run")
-    codes = model.encode_features(features)
-    short = model.at(16)
-
 On disk it is a folder with `model.safetensors` (the head and the centers) and `model.json` (everything else);
 nothing is ever unpickled. The same model as one file that runs without PyTorch is `model.onnx`, see `portable`.
 """
@@ -13,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -109,7 +105,9 @@ class HashModel(Model):
     def _outputs(self, features: NDArray[Any]) -> HeadOutput:
         """Compute all outputs of the head, float32."""
         features = check_features(features, self.spec.features)
-        parts = zip(*map(self._chunk, _chunks(features)), strict=True)
+        starts = range(0, max(1, len(features)), _ROWS_PER_PASS)  # one empty chunk if there are no rows
+        chunks = (self._chunk(features[start : start + _ROWS_PER_PASS]) for start in starts)
+        parts = zip(*chunks, strict=True)
         return HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
 
     def _chunk(self, features: NDArray[Any]) -> HeadOutput:
@@ -122,8 +120,7 @@ class HashModel(Model):
 
     def _general_codes(self, features: NDArray[Any]) -> Codes:
         assert self.general is not None
-        features = check_features(features, self.spec.features)
-        return np.concatenate([binarize(self.general.transform(chunk)) for chunk in _chunks(features)])
+        return binarize(self.general.transform(features))
 
     def _label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         log_odds = self._outputs(features).label_log_odds
@@ -262,13 +259,6 @@ def signed_float32(values: Tensor) -> Tensor:
     """Round values to float32; a negative one does not become 0, whose sign is +1."""
     least = torch.finfo(torch.float32).tiny
     return torch.where(values < 0, values.clamp_max(-least), values).float()
-
-
-def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield features (N, D) in blocks of rows; one empty block if there are none."""
-    return (
-        features[start : start + _ROWS_PER_PASS] for start in range(0, max(1, len(features)), _ROWS_PER_PASS)
-    )
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

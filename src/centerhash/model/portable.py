@@ -1,9 +1,5 @@
 """PortableModel: a whole model as one ONNX file, run by ONNX Runtime or OpenVINO and numpy, without PyTorch.
 
-    model = PortableModel.load("run")
-    model.encode("photo.jpg")
-    model.explain("photo.jpg")
-
 The file `model.onnx` takes `pixels` (B, H, W, 3) uint8, or `features` (B, D) float32 for a model without a backbone. Its
 outputs are `logits` (B, K), `code` (B, ceil(K/8)) packed, and those that the model has of `general` (B, V/8) packed,
 `probability` (B, C) and `share_logits` (B, C). All else is its metadata, `PortableSpec` as a json text.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
+from pathlib import PureWindowsPath
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -58,8 +58,9 @@ class ModelSpec(Options):
 
     def without_paths(self) -> ModelSpec:
         """Return the description without folders of this machine; names of files stay."""
-        weights = None if self.weights is None else file_name(self.weights)
-        return self.model_copy(update={"weights": weights, "method": file_name(self.method)})
+        # Windows' paths may have the separators of all systems.
+        weights = None if self.weights is None else PureWindowsPath(self.weights).name
+        return self.model_copy(update={"weights": weights, "method": PureWindowsPath(self.method).name})
 
 
 class Preprocessing(Options):
@@ -161,8 +162,3 @@ class PortableSpec(Options):
 def base64_of(array: NDArray[Any]) -> str:
     """Return the bytes of an array as text."""
     return b64encode(array.tobytes()).decode()
-
-
-def file_name(path: str) -> str:
-    """Return the last part of a path of any system."""
-    return re.split(r"[\\/]", path)[-1]

@@ -42,6 +42,7 @@ class Collection:
     """An index of photos, or of codes alone, for many clients at once."""
 
     def __init__(self, served: PhotoIndex | Index, settings: Settings) -> None:
+        self._served = served
         self.photos = served if isinstance(served, PhotoIndex) else None
         self.index = served.index if isinstance(served, PhotoIndex) else served
         self.duplicate_search = None if self.photos is None else DuplicateSearch(self.photos)
@@ -71,8 +72,8 @@ class Collection:
         **query: Any,
     ) -> schemas.SearchAnswer:
         """Search by an upload, an id or the text of labels."""
-        if image is not None:
-            check_format(image)
+        if image is not None and read_header(image).media_type not in UPLOADED:
+            raise ImageError("image bytes of another format: send a JPEG, PNG, WebP or HEIC.")
         if id is not None:
             self._check(id)
         only = self._filters(query)
@@ -135,18 +136,18 @@ class Collection:
 
     def items(self, offset: int, limit: int, **query: Any) -> schemas.ItemsAnswer:
         """Return a page of the items, the newest first."""
-        listed, total = (self.photos or self.index).list(offset, limit, **self._filters(query))
+        listed, total = self._served.list(offset, limit, **self._filters(query))
         answer = {"items": self._described(filter(is_there, listed)), "total": total, "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
 
     def item(self, id: str) -> schemas.Item:
         """Return one item."""
         self._check(id)
-        return schemas.Item.model_validate(self._described([(self.photos or self.index).get(id)])[0])
+        return schemas.Item.model_validate(self._described([self._served.get(id)])[0])
 
     def counts(self, **query: Any) -> schemas.CountsAnswer:
         """Count the items that a further filter by each label or folder would leave."""
-        counts = (self.photos or self.index).count(**self._filters(query))
+        counts = self._served.count(**self._filters(query))
         names, folders = self.folders(), Counter[str]()
         for folder, count in getattr(counts, "folders", {}).items():
             for parent in (Path(folder), *Path(folder).parents):
@@ -220,12 +221,6 @@ class Collection:
     def _check(self, id: str) -> None:
         if id not in self.index:
             raise UnknownId("no item of this id in the index.")
-
-
-def check_format(data: bytes) -> None:
-    """Raise ImageError unless an upload is of a format that is decoded in this process."""
-    if read_header(data).media_type not in UPLOADED:
-        raise ImageError("image bytes of another format: send a JPEG, PNG, WebP or HEIC.")
 
 
 def is_there(row: object) -> bool:

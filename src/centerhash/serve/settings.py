@@ -1,8 +1,4 @@
-"""Settings of a server, and where it listens.
-
-Settings(password="secret", hosts=("photos.example.org",))
-Settings.from_environment()     # CENTERHASH_PASSWORD, CENTERHASH_HOSTS, CENTERHASH_MAX_UPLOAD_MB ...
-"""
+"""Settings of a server, and where it listens."""
 
 from __future__ import annotations
 
