@@ -249,8 +249,9 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
             pairs = labels.items() if isinstance(labels, Mapping) else [(name, 1.0) for name in labels]
             return {match(str(name), classes) or str(name): weight for name, weight in pairs}, filters
         known = self._known_labels()
-        words = check_known(read_text(labels, known), known)
-        if not words:
+        words = read_text(labels, known)
+        check_known(words, known)
+        if not (words.weights or words.without):
             raise ConfigError(
                 'no label was given: write for example "dog, bicycle" or "a cat without people".'
             )
