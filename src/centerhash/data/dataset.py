@@ -20,7 +20,9 @@ from centerhash.core.rendering import shown_text
 from centerhash.data.layouts.arrays import read_arrays, read_labels, row_names
 from centerhash.data.layouts.contents import Contents, no_labels
 from centerhash.data.layouts.detection import read_layout
-from centerhash.data.published import DATASETS, get_dataset, read_lists, read_published
+from centerhash.data.published import DATASETS, get_dataset
+from centerhash.data.published.catalogue import read_published
+from centerhash.data.published.list_files import read_lists
 from centerhash.data.splits import SPLIT_NAMES, Splits, check_splits, make_splits
 
 if TYPE_CHECKING:  # torch takes long to import

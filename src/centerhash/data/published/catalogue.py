@@ -1,4 +1,4 @@
-"""The catalogue of published datasets: how each is downloaded, opened and split.
+"""Published datasets: what describes one, and how it is downloaded, opened and split.
 
 docs/reference/datasets.md cites the sources and has the facts that no code needs.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.checks import whole_number
-from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, silent
 from centerhash.data import fetch
@@ -85,23 +85,6 @@ class PublishedDataset:
     needs: tuple[str, ...]
     reader: Callable[[Path], Contents]
     by_hand: tuple[str, ...] = ()
-
-
-# The modules of this package fill this table.
-DATASETS: dict[str, PublishedDataset] = {}
-
-
-def register(row: PublishedDataset) -> PublishedDataset:
-    """Add a dataset to the catalogue."""
-    DATASETS[row.name] = row
-    return row
-
-
-def get_dataset(name: str) -> PublishedDataset:
-    """Return a dataset by its name; ConfigError lists the names there are."""
-    if name not in DATASETS:
-        raise unknown_name("dataset", name, DATASETS, see="See `centerhash datasets`.")
-    return DATASETS[name]
 
 
 def describe(row: PublishedDataset, root: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents, first_few, first_present, read_bytes, read_lines
-from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 from centerhash.data.published.list_files import FileIndex
 
 # The 21 most frequent of the 81 classes, for which most results are published ("TC-21").
@@ -59,7 +59,7 @@ def _read_column(path: Path, count: int) -> list[bool]:
 
 
 _HOME = "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide"
-_ALL = PublishedDataset(
+NUSWIDE81 = PublishedDataset(
     name="nuswide81",
     title="NUS-WIDE, all 81 classes",
     classes=81,
@@ -77,15 +77,12 @@ _ALL = PublishedDataset(
         "Unpack the photos to nuswide/Flickr with the folders of Imagelist.txt, or into a flat folder nuswide/images.",
     ),
 )
-register(
-    replace(
-        _ALL,
-        name="nuswide21",
-        title="NUS-WIDE, the 21 most frequent classes",
-        classes=21,
-        images=195_834,
-        split=RandomSplit(10_000, 2_040, "the paper, Table 1"),
-        reader=partial(read_nuswide, classes=FREQUENT),
-    )
+NUSWIDE21 = replace(
+    NUSWIDE81,
+    name="nuswide21",
+    title="NUS-WIDE, the 21 most frequent classes",
+    classes=21,
+    images=195_834,
+    split=RandomSplit(10_000, 2_040, "the paper, Table 1"),
+    reader=partial(read_nuswide, classes=FREQUENT),
 )
-register(_ALL)
