@@ -98,7 +98,8 @@ class Dataset:
 
         """
         contents = read_arrays(features, labels, classes)
-        return _in_memory(contents, names, train, query, database, seed, name)
+        rows = {"train": train, "query": query, "database": database}
+        return _in_memory(contents, names=names, seed=seed, name=name, **rows)
 
     @classmethod
     def from_images(
@@ -187,17 +188,10 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _in_memory(
-    contents: Contents,
-    names: Iterable[str] | None = None,
-    train: Rows = None,
-    query: Rows = None,
-    database: Rows = None,
-    seed: int = 0,
-    name: str = "arrays",
+    contents: Contents, *, name: str, names: Iterable[str] | None = None, seed: int = 0, **rows: Rows
 ) -> Dataset:
     if names is not None:
         contents = replace(contents, names=tuple(map(str, names)))
-    rows = {"train": train, "query": query, "database": database}
     given = {split: members for split, members in rows.items() if members is not None}
     return _assembled(contents, name, Path(), make_splits(len(contents.labels), given, seed=seed))
 
