@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from centerhash.core.errors import ImageError, InputError, first_line
 from centerhash.data.views import inner_box
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
-Stream: TypeAlias = IO[bytes]
+Stream: TypeAlias = io.BufferedReader | io.BytesIO
 
 _SOURCES = (str, Path, bytes, Image.Image, np.ndarray)
 MAX_PIXELS = 100_000_000
@@ -190,7 +190,8 @@ def _opened(source: ImageSource, max_pixels: float = math.inf) -> Iterator[Image
         stream: Stream | Image.Image | NDArray[np.uint8]
         if isinstance(source, str | Path | bytes):
             name = name if isinstance(source, bytes) else f"'{source}'"
-            stream = stack.enter_context(_open_source(source, name))
+            stream = _open_source(source, name)
+            stack.callback(stream.close)
         else:
             stream = source
         try:
