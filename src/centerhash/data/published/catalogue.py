@@ -70,7 +70,7 @@ class PublishedDataset:
     """A published dataset, of which `images` carry at least one label, in a `folder` below the root.
 
     A `split` that is a text describes the parts that the makers published, which the reader returns. `needs` are the
-    paths without which nothing can be read; "a|b" is either of two.
+    paths without which nothing can be read.
     """
 
     name: str
@@ -102,8 +102,7 @@ def home_of(row: PublishedDataset, root: Path) -> Path | None:
 
 def missing_parts(row: PublishedDataset, home: Path) -> list[str]:
     """Return the parts of a dataset that a folder does not have."""
-    choices = [part.split("|") for part in row.needs]
-    return [names[0] for names in choices if not any((home / name).exists() for name in names)]
+    return [part for part in row.needs if not (home / part).exists()]
 
 
 # ---------------------------------------------------------------- opening and splitting
