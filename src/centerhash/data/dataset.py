@@ -57,8 +57,13 @@ class Dataset:
         if self.features is None and self.image_paths is None:
             raise DataError("a dataset needs features or image paths.")
         object.__setattr__(self, "names", self.names or row_names(self.size))
-        lengths = {"features": self.size, "image_paths": self.size, "names": self.size}
-        for field, length in (lengths | {"classes": self.labels.shape[1]}).items():
+        rows, columns = self.labels.shape
+        for field, length in {
+            "features": rows,
+            "image_paths": rows,
+            "names": rows,
+            "classes": columns,
+        }.items():
             values = getattr(self, field)
             if values is not None and len(values) != length:
                 raise DataError(f"{field} has {len(values):,} entries for labels {self.labels.shape}.")

@@ -75,12 +75,16 @@ def image_list(images: Any) -> tuple[list[ImageSource], bool]:
     )
     sources = [images] if single or not isinstance(images, Iterable) else list(images)
     for source in sources:
-        if not isinstance(source, _SOURCES):
-            raise InputError(
-                "an image is a path, bytes, a PIL image or a uint8 array, or a list of these, got "
-                f"{type(source).__name__}."
-            )
+        check_source(source)
     return sources, single
+
+
+def check_source(source: Any) -> None:
+    """Raise InputError unless something may be an image."""
+    if not isinstance(source, _SOURCES):
+        raise InputError(
+            f"an image is a path, bytes, a PIL image or a uint8 array, got {type(source).__name__}."
+        )
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ FOLDERS, OTHERS = "folders without permission", "files without a suffix"
 _KEPT_BY_PROGRAMS = frozenset(
     {"@eadir", "#recycle", "$recycle.bin", "lost+found", "system volume information"}
 )
-# The end of the name of a folder of previews by Lightroom.
-_PREVIEWS = ".lrdata"
 # Files that are read with the images.
 _DESCRIPTIONS = ("labels.csv", "classes.txt")
 
@@ -100,8 +98,7 @@ def _files_below(root: Path, passed: Counter[str]) -> Iterator[Path]:
 
 def is_passed_over(name: str) -> bool:
     """Return whether a file or folder of this name is hidden, or one in which a program keeps thumbnails or trash."""
-    lower = name.lower()
-    return name.startswith(".") or lower in _KEPT_BY_PROGRAMS or lower.endswith(_PREVIEWS)
+    return name.startswith(".") or name.lower() in _KEPT_BY_PROGRAMS
 
 
 def _is_wild(part: str) -> bool:
