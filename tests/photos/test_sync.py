@@ -155,7 +155,7 @@ def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pyte
     forbid_reading(monkeypatch)
     assert counts(photos, folder) == {"known": 2, "gone": 2}
     gone = id_of(tmp_path / "1.png")
-    assert gone in photos
+    assert gone in photos.index
     assert (len(photos), photos.missing(), photos.count().folders) == (2, [gone], {str(folder): 2})
     assert gone not in {row.id for row in photos.search(id=id_of(copied), k=9)}
     assert photos.get(gone).paths == ()

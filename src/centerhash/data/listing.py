@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import SUFFIXES, is_picture_name
@@ -21,12 +21,11 @@ _KEPT_BY_PROGRAMS = frozenset(
 _DESCRIPTIONS = ("labels.csv", "classes.txt")
 
 
-@dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(NamedTuple):
     """The names of image files, each once, and how many other files were passed over, by suffix (".mp4": 3)."""
 
     names: list[str]
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int]
 
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:

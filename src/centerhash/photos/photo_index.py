@@ -376,9 +376,6 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     def __bool__(self) -> bool:
         return True  # also an empty index
 
-    def __contains__(self, id: object) -> bool:
-        return id in self.index
-
     def __repr__(self) -> str:
         return f"Photo{self.index!r}"
 
