@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from centerhash.cli import arguments
-from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published import DATASETS
 from centerhash.encoding import bulk
 from centerhash.index import exchange
 from centerhash.methods.registry import METHODS

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from centerhash.cli.info import datasets, download
 from centerhash.data import open_dataset
-from centerhash.data.published.catalogue import DATASETS, PublishedDataset, RemoteFile
+from centerhash.data.published import DATASETS
+from centerhash.data.published.catalogue import PublishedDataset, RemoteFile
 from tests.layouts import write_flickr25k, write_nuswide, zipped
 from tests.toys import names, started_by, wait_for_process
 from tests.webserver import FileServer

@@ -11,30 +11,32 @@ from unittest import mock
 import pytest
 
 from centerhash.core.errors import InputError, OutputError
-from centerhash.core.locks import WriterLock, try_lock
+from centerhash.core.locks import try_lock, writer_lock
 
 REFUSAL = "process {holder} is in {folder}"
 HOLDER = """
 import sys
 from pathlib import Path
-from centerhash.core.locks import WriterLock
+from centerhash.core.locks import writer_lock
 
-lock = WriterLock.take(Path(sys.argv[1]), "")
-print("taken", flush=True)
-sys.stdin.read()
+with writer_lock(Path(sys.argv[1]), ""):
+    print("taken", flush=True)
+    sys.stdin.read()
 """
 
 
 def test_one_holder(tmp_path: Path) -> None:
-    lock = WriterLock.take(tmp_path / "lock", REFUSAL)
-    for _ in range(2):  # A refusal must not change who holds it.
-        with pytest.raises(InputError, match=f"^process {os.getpid()} is in {tmp_path}$"):
-            WriterLock.take(tmp_path / "lock", REFUSAL)
-    lock.release()
-    WriterLock.take(tmp_path / "lock", REFUSAL).release()
+    lock = tmp_path / "lock"
+    with writer_lock(lock, REFUSAL):
+        for _ in range(2):  # A refusal must not change who holds it.
+            busy = pytest.raises(InputError, match=f"^process {os.getpid()} is in {tmp_path}$")
+            with busy, writer_lock(lock, REFUSAL):
+                pass
+    with writer_lock(lock, REFUSAL):
+        assert list(tmp_path.iterdir()) == [lock]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OutputError, match="nowhere"):
-        WriterLock.take(tmp_path / "nowhere" / "lock", REFUSAL)
+    with pytest.raises(OutputError, match="nowhere"), writer_lock(tmp_path / "nowhere" / "lock", REFUSAL):
+        pass
 
 
 @pytest.mark.slow
@@ -43,10 +45,12 @@ def test_killed_holder(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"taken\n"
-        with pytest.raises(InputError, match=f"process {process.pid} "):
-            WriterLock.take(tmp_path / "lock", REFUSAL)
+        busy = pytest.raises(InputError, match=f"process {process.pid} ")
+        with busy, writer_lock(tmp_path / "lock", REFUSAL):
+            pass
         process.kill()
-    WriterLock.take(tmp_path / "lock", REFUSAL).release()
+    with writer_lock(tmp_path / "lock", REFUSAL):
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
 def test_deleted_lock_file(tmp_path: Path) -> None:
@@ -59,8 +63,8 @@ def test_deleted_lock_file(tmp_path: Path) -> None:
             deleted[0].unlink()
         return try_lock(descriptor)
 
-    with mock.patch("centerhash.core.locks.try_lock", lock_late):
-        lock = WriterLock.take(tmp_path / "lock", REFUSAL)
-    with pytest.raises(InputError):
-        WriterLock.take(tmp_path / "lock", REFUSAL)
-    lock.release()
+    busy = pytest.raises(InputError)
+    with mock.patch("centerhash.core.locks.try_lock", lock_late), writer_lock(tmp_path / "lock", REFUSAL):
+        with busy, writer_lock(tmp_path / "lock", REFUSAL):
+            pass
+        assert deleted

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.core.locks import WriterLock
+from centerhash.core.locks import writer_lock
 from centerhash.data.images import content_key, read_header
 from centerhash.photos import PhotoIndex, sync
 from centerhash.photos.files import file_at
@@ -155,7 +155,7 @@ def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pyte
     forbid_reading(monkeypatch)
     assert counts(photos, folder) == {"known": 2, "gone": 2}
     gone = id_of(tmp_path / "1.png")
-    assert gone in photos
+    assert gone in photos.index
     assert (len(photos), photos.missing(), photos.count().folders) == (2, [gone], {str(folder): 2})
     assert gone not in {row.id for row in photos.search(id=id_of(copied), k=9)}
     assert photos.get(gone).paths == ()
@@ -355,10 +355,9 @@ def test_names_that_are_no_text(photos: PhotoIndex, tmp_path: Path) -> None:
 
 def test_a_second_sync(photos: PhotoIndex, tmp_path: Path) -> None:
     save_many(tmp_path / "photos", 1)
-    lock = WriterLock.take(photos.folder / "sync.lock", "")
-    with pytest.raises(InputError, match=str(os.getpid())):
+    busy = pytest.raises(InputError, match=str(os.getpid()))
+    with writer_lock(photos.folder / "sync.lock", ""), busy:
         photos.add(tmp_path / "photos", progress=False)
-    lock.release()
     assert counts(photos, tmp_path / "photos") == {"added": 1}
 
 

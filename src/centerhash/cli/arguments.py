@@ -44,7 +44,7 @@ def name_in(table: str, *more: str) -> Completion:
 complete_methods = name_in("methods.registry:METHODS")
 complete_backbones = name_in("networks.backbones:BACKBONES", "timm:")
 complete_engines = name_in("networks.engines:ENGINES", "auto")
-complete_datasets = name_in("data.published.catalogue:DATASETS")
+complete_datasets = name_in("data.published:DATASETS")
 
 
 def complete_presets() -> list[str]:

@@ -70,8 +70,8 @@ def datasets(root: RootOption = Path("data"), as_json: JsonOption = False) -> No
 
     Example: `centerhash datasets --root data`
     """
-    from centerhash.data.published import describe
-    from centerhash.data.published.catalogue import DATASETS
+    from centerhash.data.published import DATASETS
+    from centerhash.data.published.catalogue import describe
 
     rows = [describe(row, root) for row in DATASETS.values()]
     console.records("datasets", rows, ("name", "classes", "images", "path", "split", "license"), as_json)
@@ -95,8 +95,9 @@ def download(
 
     Example: `centerhash download flickr25k --root data`
     """
-    from centerhash.data.published import download as download_archives
-    from centerhash.data.published import get_dataset, home_of
+    from centerhash.data.published import get_dataset
+    from centerhash.data.published.catalogue import download as download_archives
+    from centerhash.data.published.catalogue import home_of
 
     row = get_dataset(name)
     with console.progress() as report:

@@ -1,7 +1,7 @@
 """The right to write in a folder: a lock of the operating system.
 
-    lock = WriterLock.take(folder / "lock", "process {holder} is writing into '{folder}'.")
-    lock.release()
+    with writer_lock(folder / "lock", "process {holder} is writing into '{folder}'."):
+        ...
 
 The lock ends with its process, also if that is killed.
 """
@@ -10,44 +10,44 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
 from centerhash.core.errors import InputError
 from centerhash.core.files import explain_write_errors, refuse_links
 
 
-class WriterLock:
-    """A file with the number of the process that has locked it."""
+@contextmanager
+def writer_lock(path: Path, refusal: str) -> Iterator[None]:
+    """Lock the file `path` for the block, or raise InputError; the file holds the number of the process.
 
-    def __init__(self, descriptor: int, path: Path) -> None:
-        self._descriptor, self._path = descriptor, path
+    The `refusal` names the {folder} and the process of its {holder}.
+    """
+    with explain_write_errors(path):
+        descriptor = _locked_file(path, refusal)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # a file that stays does no harm
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
 
-    @classmethod
-    def take(cls, path: Path, refusal: str) -> Self:
-        """Lock the file `path`, or raise InputError: the `refusal` names the {folder} and the process of its {holder}."""
-        with explain_write_errors(path):
-            refuse_links(path.parent, (path.name,))
-            while True:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-                if not try_lock(descriptor):
-                    holder = os.read(descriptor, 20).decode()
-                    os.close(descriptor)
-                    raise InputError(refusal.format(folder=path.parent, holder=holder or "unknown"))
-                if _is_in_place(descriptor, path):
-                    os.ftruncate(descriptor, 0)
-                    os.write(descriptor, str(os.getpid()).encode())
-                    return cls(descriptor, path)
-                # Its last holder has just deleted it.
-                os.close(descriptor)
 
-    def release(self) -> None:
-        """Delete the file and let others write."""
-        # A file that stays does no harm.
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+def _locked_file(path: Path, refusal: str) -> int:
+    refuse_links(path.parent, (path.name,))
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not try_lock(descriptor):
+            holder = os.read(descriptor, 20).decode()
+            os.close(descriptor)
+            raise InputError(refusal.format(folder=path.parent, holder=holder or "unknown"))
+        if _is_in_place(descriptor, path):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+            return descriptor
+        # Its last holder has just deleted it.
+        os.close(descriptor)
 
 
 def try_lock(descriptor: int) -> bool:

@@ -20,7 +20,9 @@ from centerhash.core.rendering import shown_text
 from centerhash.data.layouts.arrays import read_arrays, read_labels, row_names
 from centerhash.data.layouts.contents import Contents, no_labels
 from centerhash.data.layouts.detection import read_layout
-from centerhash.data.published import DATASETS, get_dataset, read_lists, read_published
+from centerhash.data.published import DATASETS, get_dataset
+from centerhash.data.published.catalogue import read_published
+from centerhash.data.published.list_files import read_lists
 from centerhash.data.splits import SPLIT_NAMES, Splits, check_splits, make_splits
 
 if TYPE_CHECKING:  # torch takes long to import
@@ -55,8 +57,13 @@ class Dataset:
         if self.features is None and self.image_paths is None:
             raise DataError("a dataset needs features or image paths.")
         object.__setattr__(self, "names", self.names or row_names(self.size))
-        lengths = {"features": self.size, "image_paths": self.size, "names": self.size}
-        for field, length in (lengths | {"classes": self.labels.shape[1]}).items():
+        rows, columns = self.labels.shape
+        for field, length in {
+            "features": rows,
+            "image_paths": rows,
+            "names": rows,
+            "classes": columns,
+        }.items():
             values = getattr(self, field)
             if values is not None and len(values) != length:
                 raise DataError(f"{field} has {len(values):,} entries for labels {self.labels.shape}.")
@@ -96,7 +103,8 @@ class Dataset:
 
         """
         contents = read_arrays(features, labels, classes)
-        return _in_memory(contents, names, train, query, database, seed, name)
+        rows = {"train": train, "query": query, "database": database}
+        return _in_memory(contents, names=names, seed=seed, name=name, **rows)
 
     @classmethod
     def from_images(
@@ -185,17 +193,10 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _in_memory(
-    contents: Contents,
-    names: Iterable[str] | None = None,
-    train: Rows = None,
-    query: Rows = None,
-    database: Rows = None,
-    seed: int = 0,
-    name: str = "arrays",
+    contents: Contents, *, name: str, names: Iterable[str] | None = None, seed: int = 0, **rows: Rows
 ) -> Dataset:
     if names is not None:
         contents = replace(contents, names=tuple(map(str, names)))
-    rows = {"train": train, "query": query, "database": database}
     given = {split: members for split, members in rows.items() if members is not None}
     return _assembled(contents, name, Path(), make_splits(len(contents.labels), given, seed=seed))
 

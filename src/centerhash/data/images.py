@@ -43,12 +43,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# The tags of a date and of the fraction of its second, the best first.
-_DATES = (
-    (ExifTags.Base.DateTimeOriginal, ExifTags.Base.SubsecTimeOriginal),
-    (ExifTags.Base.DateTimeDigitized, ExifTags.Base.SubsecTimeDigitized),
-    (ExifTags.Base.DateTime, ExifTags.Base.SubsecTime),
-)
+_DATES = (ExifTags.Base.DateTimeOriginal, ExifTags.Base.DateTimeDigitized, ExifTags.Base.DateTime)
 # What Pillow raises for broken EXIF tags.
 _BROKEN_EXIF = (SyntaxError, ValueError, KeyError, TypeError, EOFError, OSError, struct.error)
 # Orientations that swap width and height.
@@ -80,12 +75,16 @@ def image_list(images: Any) -> tuple[list[ImageSource], bool]:
     )
     sources = [images] if single or not isinstance(images, Iterable) else list(images)
     for source in sources:
-        if not isinstance(source, _SOURCES):
-            raise InputError(
-                "an image is a path, bytes, a PIL image or a uint8 array, or a list of these, got "
-                f"{type(source).__name__}."
-            )
+        check_source(source)
     return sources, single
+
+
+def check_source(source: Any) -> None:
+    """Raise InputError unless something may be an image."""
+    if not isinstance(source, _SOURCES):
+        raise InputError(
+            f"an image is a path, bytes, a PIL image or a uint8 array, got {type(source).__name__}."
+        )
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,11 @@ def exif_tags(image: Image.Image) -> dict[int, Any]:
 
 
 def date_taken(tags: Mapping[int, Any]) -> float | None:
-    """Return when a photo was taken by its EXIF tags, with fractions of a second; None if no date makes sense."""
-    for date, fraction in _DATES:
-        text, digits = tags.get(date), str(tags.get(fraction, "")).strip("\0 ")
+    """Return when a photo was taken by its EXIF tags; None if no date makes sense."""
+    for date in _DATES:
+        text = str(tags.get(date)).strip("\0 ")[:19].replace("-", ":", 2)
         with suppress(ValueError):  # "0000:00:00 00:00:00", blanks
-            taken = datetime.strptime(str(text).strip("\0 ")[:19].replace("-", ":", 2), "%Y:%m:%d %H:%M:%S")
-            part = float(f"0.{digits}") if digits.isascii() and digits.isdigit() else 0.0
-            return taken.replace(tzinfo=UTC).timestamp() + part
+            return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     return None
 
 
@@ -196,12 +193,11 @@ def _opened(source: ImageSource, max_pixels: float = math.inf) -> Iterator[Image
             stream = source
         try:
             image = _read_header(stream)
-        except Exception as error:  # damaged files make Pillow raise nearly anything
-            raise ImageError(f"cannot read {name}: {first_line(error)}.") from error
-        _check_size(image, name, max_pixels)
-        try:
+            _check_size(image, name, max_pixels)
             yield image
-        except Exception as error:
+        except ImageError:
+            raise
+        except Exception as error:  # damaged files make Pillow raise nearly anything
             raise ImageError(f"cannot read {name}: {first_line(error)}.") from error
 
 

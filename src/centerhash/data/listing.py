@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import SUFFIXES, is_picture_name
@@ -17,18 +17,15 @@ FOLDERS, OTHERS = "folders without permission", "files without a suffix"
 _KEPT_BY_PROGRAMS = frozenset(
     {"@eadir", "#recycle", "$recycle.bin", "lost+found", "system volume information"}
 )
-# The end of the name of a folder of previews by Lightroom.
-_PREVIEWS = ".lrdata"
 # Files that are read with the images.
 _DESCRIPTIONS = ("labels.csv", "classes.txt")
 
 
-@dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(NamedTuple):
     """The names of image files, each once, and how many other files were passed over, by suffix (".mp4": 3)."""
 
     names: list[str]
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int]
 
 
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
@@ -100,8 +97,7 @@ def _files_below(root: Path, passed: Counter[str]) -> Iterator[Path]:
 
 def is_passed_over(name: str) -> bool:
     """Return whether a file or folder of this name is hidden, or one in which a program keeps thumbnails or trash."""
-    lower = name.lower()
-    return name.startswith(".") or lower in _KEPT_BY_PROGRAMS or lower.endswith(_PREVIEWS)
+    return name.startswith(".") or name.lower() in _KEPT_BY_PROGRAMS
 
 
 def _is_wild(part: str) -> bool:

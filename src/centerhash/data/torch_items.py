@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,17 +26,14 @@ def as_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
+@dataclass(eq=False, repr=False)
 class TorchItems(data.Dataset[tuple[Any, Tensor]]):
     """Some rows of a dataset: features (D,) float32 or the transformed image, and labels (C,) bool."""
 
-    def __init__(
-        self,
-        source: NDArray[Any] | Sequence[Path],
-        labels: NDArray[np.bool_],
-        rows: NDArray[np.int64],
-        transform: Transform = as_tensor,
-    ) -> None:
-        self.source, self.labels, self.rows, self.transform = source, labels, rows, transform
+    source: NDArray[Any] | Sequence[Path]
+    labels: NDArray[np.bool_]
+    rows: NDArray[np.int64]
+    transform: Transform
 
     def __len__(self) -> int:
         return len(self.rows)

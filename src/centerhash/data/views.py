@@ -19,14 +19,14 @@ _SMALLEST_PART, _LARGEST_PART = 0.25, 0.96
 def inner_box(pixels: Pixels) -> Box | None:
     """Return the part of an image (H, W, 3) between plain borders or bars; None if there are none."""
     bright = pixels.astype(np.float32).mean(axis=2)
-    top, bottom = _longest_run(bright.std(axis=1) >= _PLAIN_DEVIATION)
-    left, right = _longest_run(bright[top:bottom].std(axis=0) >= _PLAIN_DEVIATION)
+    top, bottom = longest_run(bright.std(axis=1) >= _PLAIN_DEVIATION)
+    left, right = longest_run(bright[top:bottom].std(axis=0) >= _PLAIN_DEVIATION)
     height, width = bright.shape
     kept = min((bottom - top) / height, (right - left) / width)
     return (left, top, right, bottom) if _SMALLEST_PART <= kept <= _LARGEST_PART else None
 
 
-def _longest_run(mask: NDArray[np.bool_]) -> tuple[int, int]:
+def longest_run(mask: NDArray[np.bool_]) -> tuple[int, int]:
     """Return start and end of the longest run of True, the first of equally long ones; the whole if there is none."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     starts, ends = edges[::2], edges[1::2]

@@ -9,6 +9,7 @@ Paths are stored as bytes, since names of files need not be text. Each row has a
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -25,7 +26,6 @@ VANISHED: Final = "vanished"
 REMOVED: Final = "removed"
 _SEPARATOR = os.sep.encode()
 _AFTER_SEPARATOR = bytes([_SEPARATOR[0] + 1])
-_MAX_VARIABLES = 500  # of one statement
 
 SCHEMA = (
     """
@@ -80,10 +80,8 @@ def files_at(connection: sqlite3.Connection, path: str) -> list[File]:
 def files_of(connection: sqlite3.Connection, keys: Sequence[int]) -> dict[int, list[File]]:
     """Return the files of items by key, sorted by path; items without a file have an empty list."""
     by_key: dict[int, list[File]] = {key: [] for key in keys if key >= 0}
-    for start in range(0, len(keys), _MAX_VARIABLES):
-        some = tuple(by_key)[start : start + _MAX_VARIABLES]
-        for file in _select(connection, f"key IN ({','.join('?' * len(some))})", some):
-            by_key[file.key].append(file)
+    for file in _select(connection, "key IN (SELECT value FROM json_each(?))", (json.dumps([*by_key]),)):
+        by_key[file.key].append(file)
     return {key: sorted(files, key=lambda file: file.path) for key, files in by_key.items()}
 
 

@@ -21,13 +21,12 @@ from typing import Any, Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from centerhash.codes import pack
 from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.progress import Progress, resolve_progress
-from centerhash.data.images import ImageSource
+from centerhash.data.images import ImageSource, check_source
 from centerhash.data.listing import find_images
 from centerhash.data.views import with_rotations
 from centerhash.index import Index, Item, is_index, verify_index
@@ -220,10 +219,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         self, image: ImageSource, rotations: bool
     ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[Explained]]:
         """Return the semantic code (W,) of an image, the general codes (V, W2) of its views, and its labels."""
-        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
-            raise InputError(
-                f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
-            )
+        check_source(image)
         model, encoder = self.index.model, self.index.encoder()
         views = encoder.views(image)
         if self.index.general_bits is None:
@@ -249,8 +245,9 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
             pairs = labels.items() if isinstance(labels, Mapping) else [(name, 1.0) for name in labels]
             return {match(str(name), classes) or str(name): weight for name, weight in pairs}, filters
         known = self._known_labels()
-        words = check_known(read_text(labels, known), known)
-        if not words:
+        words = read_text(labels, known)
+        check_known(words, known)
+        if not (words.weights or words.without):
             raise ConfigError(
                 'no label was given: write for example "dog, bicycle" or "a cat without people".'
             )
@@ -378,9 +375,6 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
     def __bool__(self) -> bool:
         return True  # also an empty index
-
-    def __contains__(self, id: object) -> bool:
-        return id in self.index
 
     def __repr__(self) -> str:
         return f"Photo{self.index!r}"

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from centerhash.data.views import longest_run
+
 Words: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.floating[Any]]  # float32 but for boxes
 Grey: TypeAlias = NDArray[np.uint8]
@@ -132,23 +134,18 @@ def view_boxes() -> tuple[Box, ...]:
 
 def content_box(grey: Grey) -> Box:
     """Return the part of a picture between flat bars, as screenshots have them; the whole if there are none."""
-    top, height = _content(grey)
-    left, width = _content(grey[top : top + height].T)
+    top, bottom = _content(grey)
+    left, right = _content(grey[top:bottom].T)
     rows, columns = grey.shape
-    return left / columns, top / rows, width / columns, height / rows
+    return left / columns, top / rows, (right - left) / columns, (bottom - top) / rows
 
 
 def _content(grey: Grey) -> tuple[int, int]:
-    """Return where the longest run of rows that are not flat begins and how long it is; all rows if it is short."""
-    count = len(grey)
+    """Return the longest run of rows that are not flat, as its start and end; all rows if it is short."""
     ranked = np.sort(grey, axis=1)
     aside = grey.shape[1] // 32  # pixels of text or symbols on a bar
-    flat = np.concatenate([[True], ranked[:, -1 - aside] - ranked[:, aside] <= _FLAT_LEVELS, [True]])
-    edges = np.flatnonzero(flat)
-    runs = np.diff(edges) - 1
-    longest = int(runs.argmax())
-    start, length = int(edges[longest]), int(runs[longest])
-    return (start, length) if count * _MIN_CONTENT <= length < count else (0, count)
+    start, end = longest_run(ranked[:, -1 - aside] - ranked[:, aside] > _FLAT_LEVELS)
+    return (start, end) if end - start >= len(grey) * _MIN_CONTENT else (0, len(grey))
 
 
 # --- alignment

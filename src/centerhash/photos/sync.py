@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, ImageError, unknown_name
-from centerhash.core.locks import WriterLock
+from centerhash.core.locks import writer_lock
 from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import content_key, read_header
@@ -71,7 +71,7 @@ def sync(
 ) -> Added:
     """Bring a photo index in step with files, folders and patterns: see `PhotoIndex.add`."""
     given, predict = read_labels(entries, labels)
-    with _only_sync(index.folder):
+    with writer_lock(index.folder / _LOCK, _BUSY):
         with index.reading() as connection:
             roots = set(files.read_roots(connection))
         names, skipped = _list_images(entries, roots, with_removed=with_removed)
@@ -112,16 +112,6 @@ def _list_images(
             if is_closed or os.path.realpath(entry) not in roots:
                 raise
     return names, dict(skipped)
-
-
-@contextmanager
-def _only_sync(folder: Path) -> Iterator[None]:
-    """Within the block, a second sync of the same index is an InputError."""
-    lock = WriterLock.take(folder / _LOCK, _BUSY)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 # --- the loop

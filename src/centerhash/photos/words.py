@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from centerhash.core.errors import ConfigError, nearest_names
 
@@ -71,23 +71,16 @@ _ACCENTS = re.compile("[\u0300-\u036f]")
 _MINUS = re.compile(r"(?:^|(?<=[\s,:]))[-−–](?=\w)")
 
 
-class Unknown(NamedTuple):
-    """A word that is no label, and the labels that it may mean."""
-
-    word: str
-    near: tuple[str, ...]
-
-
 @dataclass
 class Words:
-    """Hold the labels of a text: those to rank by with their weights (1 without a number), and those to exclude."""
+    """Hold the labels of a text: those to rank by with their weights (1 without a number), and those to exclude.
+
+    `unknown` are the words that are no labels, each with the labels that it may mean.
+    """
 
     weights: dict[str, float] = field(default_factory=dict)
     without: list[str] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.weights or self.without)
+    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def tokens(text: str) -> Tokens:
@@ -180,8 +173,18 @@ def read_text(text: str, labels: Sequence[str]) -> Words:
             excluded = closed = False
         elif not role:
             excluded = closed = excluded and not closed
-            weight, left = _weight(name, left) if meanings else (None, left)
-            _add(name, meanings, weight, words, excluded=excluded, names=names)
+            if len(meanings) != 1:
+                word = " ".join(name)
+                words.unknown.setdefault(word, meanings or _suggestions(word, names))
+                continue
+            (label,) = meanings
+            weight, left = _weight(label, left)
+            if excluded:
+                words.without.extend([label] * (label not in words.without))
+            elif label in words.weights and weight is not None:
+                raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
+            else:
+                words.weights[label] = 1.0 if weight is None else weight
     for label in words.without:
         if label in words.weights:
             raise ConfigError(f"the label '{label}' is both wanted and excluded: write it once.")
@@ -194,39 +197,20 @@ def _first_name(left: Tokens, names: Names, longest: int) -> Tokens:
     return next((left[:size] for size in sizes if left[:size] in names), left[:1])
 
 
-def _weight(name: Tokens, left: Tokens) -> tuple[float | None, Tokens]:
+def _weight(label: str, left: Tokens) -> tuple[float | None, Tokens]:
     """Return the number behind the colon that follows a label, and the tokens behind it."""
     if left[:1] != (":",):
         return None, left
     if not _NUMBER.fullmatch("".join(left[1:2])):
-        shown = " ".join(name)
         raise ConfigError(
-            f"the weight of '{shown}' must be a positive number: write for example {shown}:0.7."
+            f"the weight of '{label}' must be a positive number: write for example {label}:0.7."
         )
     return float(left[1]), left[2:]
 
 
-def _add(
-    name: Tokens, meanings: Tokens, weight: float | None, words: Words, *, excluded: bool, names: Names
-) -> None:
-    """Add one label, or a word that is none."""
-    if len(meanings) != 1:
-        word = " ".join(name)
-        words.unknown.append(Unknown(word, meanings or _suggestions(word, names)))
-        return
-    (label,) = meanings
-    if excluded:
-        words.without = list(dict.fromkeys([*words.without, label]))
-    elif label in words.weights and weight is not None:
-        raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
-    else:
-        words.weights[label] = 1.0 if weight is None else weight
-
-
-def check_known(words: Words, labels: Sequence[str]) -> Words:
-    """Return the words, or raise ConfigError for the first unknown one with the labels that it may mean."""
-    for word, near in words.unknown:
+def check_known(words: Words, labels: Sequence[str]) -> None:
+    """Raise ConfigError for the first unknown word, with the labels that it may mean."""
+    for word, near in words.unknown.items():
         allowed = f"{', '.join(labels[:_MAX_LISTED])}{' ...' if len(labels) > _MAX_LISTED else ''}"
         advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Allowed: {allowed}."
         raise ConfigError(f"unknown label '{word}'. {advice}")
-    return words

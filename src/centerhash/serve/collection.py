@@ -105,8 +105,8 @@ class Collection:
     def read(self, text: str) -> schemas.TypedAnswer:
         """Read what a person typed as labels and unknown words."""
         query = words.read_text(text, [*dict.fromkeys((*self.index.classes, *self.index.labels()))])
-        unknown = {word: list(near) for word, near in query.unknown}
-        return schemas.TypedAnswer(labels=query.weights, without=list(query.without), unknown=unknown)
+        unknown = {word: list(near) for word, near in query.unknown.items()}
+        return schemas.TypedAnswer(labels=query.weights, without=query.without, unknown=unknown)
 
     def _described(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Return results with the facts of their files, without the folders of this machine."""

@@ -19,7 +19,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +36,7 @@ from centerhash.core.files import (
     write_json,
     write_text,
 )
-from centerhash.core.locks import WriterLock
+from centerhash.core.locks import writer_lock
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.model.spec import PORTABLE, TUNED
@@ -107,17 +107,12 @@ def open_run(
 
     A finished run is only read, and not locked.
     """
-    lock = None
-    if group.is_main and (overwrite or not is_finished(folder)):
-        lock = WriterLock.take(folder / _LOCK, _BUSY)
-    try:
+    writes = group.is_main and (overwrite or not is_finished(folder))
+    with writer_lock(folder / _LOCK, _BUSY) if writes else nullcontext():
         if group.is_main:
             _init_or_check(folder, dataset, config, overwrite)
         group.barrier()
         yield
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import Dataset, make_splits, open_dataset
-from centerhash.data.published import DATASETS, download, home_of
+from centerhash.data.published import DATASETS
 from centerhash.data.published.catalogue import (
     PublishedDataset,
     RandomSplit,
     RemoteFile,
+    download,
     draw_splits,
+    home_of,
 )
 from tests.layouts import (
     tarred,

@@ -56,9 +56,9 @@ def test_missing_photos_of_nuswide(tmp_path: Path) -> None:
     assert (len(contents.names), contents.names[0]) == (28, "Flickr/actor/0001_7919.jpg")
     assert set(contents.labels[0].nonzero()[0]) == {1}
     assert "2 of 30" in contents.warnings[0]
-    (tmp_path / "Flickr" / "actor").rename(tmp_path / "images")
-    (tmp_path / "Groundtruth" / "AllLabels").rename(tmp_path / "AllLabels")
-    assert read["nuswide81"](tmp_path).names[1] == "images/0002_15838.jpg"
+    (tmp_path / "Flickr").rename(tmp_path / "with folders")
+    (tmp_path / "with folders" / "actor").rename(tmp_path / "Flickr")
+    assert read["nuswide81"](tmp_path).names[1] == "Flickr/0002_15838.jpg"
 
 
 def test_flickr25k(tmp_path: Path) -> None:
@@ -105,7 +105,6 @@ def spoil(file: Path, content: bytes) -> Callable[[Path], object]:
     ("name", "damage", "fault"),
     [
         ("nuswide81", lambda root: shutil.rmtree(root / "Flickr"), "30 photos"),
-        ("nuswide81", lambda root: shutil.rmtree(root / "Groundtruth"), "AllLabels"),
         ("nuswide21", lambda root: (root / SKY).unlink(), "Labels_sky"),
         ("nuswide21", spoil(SKY, b"0\n1\n"), "Labels_sky"),
         ("nuswide21", spoil(SKY, b"0\n" * 29 + b"2\n"), "Labels_sky"),

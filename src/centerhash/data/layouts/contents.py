@@ -125,14 +125,6 @@ def subfolders(root: Path) -> list[Path]:
     return [root / name for name in sorted(folders) if not name.startswith(".")]
 
 
-def first_present(root: Path, candidates: Sequence[str]) -> Path:
-    """Return the first of several paths under `root` that exists."""
-    for candidate in candidates:
-        if (root / candidate).exists():
-            return root / candidate
-    raise DataError(f"'{root}' has none of {first_few(candidates)}: unpack the dataset there.")
-
-
 def normal_name(file_name: str) -> str:
     """Spell a file name one way: `./a.jpg` and `a.jpg` are the same file."""
     return str(PurePosixPath(file_name))

@@ -35,7 +35,8 @@ def _has_file(name: str) -> Callable[[Path], Sequence[Path]]:
     return lambda root: [root / name] if (root / name).is_file() else []
 
 
-_LAYOUTS = (
+_BARE = Layout("bare", detect_bare, read_bare, "images without labels (for lsh, sh and itq)", False)
+LAYOUTS = (
     Layout("images", _has_file("labels.csv"), read_image_folder, "images with labels.csv (file_name,labels)"),
     Layout("imagefolder", find_metadata, read_imagefolder, "images with metadata.csv or metadata.jsonl"),
     Layout(
@@ -47,9 +48,8 @@ _LAYOUTS = (
     Layout(
         "classes", detect_class_folders, read_class_folders, "a folder per class (photos/dog/1.jpg)", False
     ),
-    Layout("bare", detect_bare, read_bare, "images without labels (for lsh, sh and itq)", False),
+    _BARE,
 )
-LAYOUTS = {layout.name: layout for layout in _LAYOUTS}
 
 
 def read_layout(root: Path, labels: bool = True) -> Contents:
@@ -61,19 +61,17 @@ def read_layout(root: Path, labels: bool = True) -> Contents:
             f"cannot open the folder '{root}': {error.strerror or error}. See docs/reference/data-layouts.md."
         ) from None
     layout = find_layout(root)
-    if layout is None or (labels and layout.name == "bare"):
-        # Better an error than a training run without the labels that somebody wrote.
-        misspelled = _misspelled(entries)
-        if layout is None or misspelled:
-            described = ",\n  or ".join(layout.description for layout in LAYOUTS.values())
-            content = first_few(entries) or "nothing"
-            raise DataError(
-                f"'{root}' is no dataset: it holds {content}{misspelled}. Give a folder of {described}. "
-                "See docs/reference/data-layouts.md."
-            )
+    # Better an error than a training run without the labels that somebody wrote.
+    misspelled = _misspelled(entries) if layout is None or (labels and layout is _BARE) else ""
+    if layout is None or misspelled:
+        described = ",\n  or ".join(layout.description for layout in LAYOUTS)
+        raise DataError(
+            f"'{root}' is no dataset: it holds {first_few(entries) or 'nothing'}{misspelled}. Give a folder of "
+            f"{described}. See docs/reference/data-layouts.md."
+        )
     if labels:
         return layout.read(root)
-    contents = (layout if layout.by_file else LAYOUTS["bare"]).read(root)
+    contents = (layout if layout.by_file else _BARE).read(root)
     classes, none = no_labels(len(contents.names))
     return replace(contents, classes=classes, labels=none, areas=None)
 
@@ -84,7 +82,7 @@ def find_layout(root: Path) -> Layout | None:
     Folders of images count as classes only if no file describes them, and images that are neither described nor
     sorted have no labels.
     """
-    described = {layout: files[0] for layout in LAYOUTS.values() if (files := layout.detect(root))}
+    described = {layout: files[0] for layout in LAYOUTS if (files := layout.detect(root))}
     by_file = [layout for layout in described if layout.by_file]
     if len(by_file) > 1:
         both = first_few([str(described[layout].relative_to(root)) for layout in by_file])

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from centerhash.data.published import cifar10, coco, flickr25k, nuswide  # noqa: F401  (they register themselves)
-from centerhash.data.published.catalogue import (
-    DATASETS,
-    describe,
-    download,
-    get_dataset,
-    home_of,
-    read_published,
-)
-from centerhash.data.published.list_files import read_lists
+from centerhash.core.errors import unknown_name
+from centerhash.data.published.catalogue import PublishedDataset
+from centerhash.data.published.cifar10 import CIFAR10, CIFAR10_1, CIFAR10_2
+from centerhash.data.published.coco import COCO2014, COCO2017
+from centerhash.data.published.flickr25k import FLICKR25K, FLICKR25K_38
+from centerhash.data.published.list_files import IMAGENET100
+from centerhash.data.published.nuswide import NUSWIDE21, NUSWIDE81
 
-__all__ = [
-    "DATASETS",
-    "describe",
-    "download",
-    "get_dataset",
-    "home_of",
-    "read_lists",
-    "read_published",
-]
+_ROWS = (
+    *(CIFAR10, CIFAR10_1, CIFAR10_2, COCO2014, COCO2017),
+    *(FLICKR25K, FLICKR25K_38, IMAGENET100, NUSWIDE21, NUSWIDE81),
+)
+DATASETS = {row.name: row for row in _ROWS}
+
+
+def get_dataset(name: str) -> PublishedDataset:
+    """Return a dataset by its name; ConfigError lists the names there are."""
+    if name not in DATASETS:
+        raise unknown_name("dataset", name, DATASETS, see="See `centerhash datasets`.")
+    return DATASETS[name]

@@ -1,4 +1,4 @@
-"""The catalogue of published datasets: how each is downloaded, opened and split.
+"""Published datasets: what describes one, and how it is downloaded, opened and split.
 
 docs/reference/datasets.md cites the sources and has the facts that no code needs.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.checks import whole_number
-from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, silent
 from centerhash.data import fetch
@@ -70,7 +70,7 @@ class PublishedDataset:
     """A published dataset, of which `images` carry at least one label, in a `folder` below the root.
 
     A `split` that is a text describes the parts that the makers published, which the reader returns. `needs` are the
-    paths without which nothing can be read; "a|b" is either of two.
+    paths without which nothing can be read.
     """
 
     name: str
@@ -85,23 +85,6 @@ class PublishedDataset:
     needs: tuple[str, ...]
     reader: Callable[[Path], Contents]
     by_hand: tuple[str, ...] = ()
-
-
-# The modules of this package fill this table.
-DATASETS: dict[str, PublishedDataset] = {}
-
-
-def register(row: PublishedDataset) -> PublishedDataset:
-    """Add a dataset to the catalogue."""
-    DATASETS[row.name] = row
-    return row
-
-
-def get_dataset(name: str) -> PublishedDataset:
-    """Return a dataset by its name; ConfigError lists the names there are."""
-    if name not in DATASETS:
-        raise unknown_name("dataset", name, DATASETS, see="See `centerhash datasets`.")
-    return DATASETS[name]
 
 
 def describe(row: PublishedDataset, root: Path) -> dict[str, Any]:
@@ -119,8 +102,7 @@ def home_of(row: PublishedDataset, root: Path) -> Path | None:
 
 def missing_parts(row: PublishedDataset, home: Path) -> list[str]:
     """Return the parts of a dataset that a folder does not have."""
-    choices = [part.split("|") for part in row.needs]
-    return [names[0] for names in choices if not any((home / name).exists() for name in names)]
+    return [part for part in row.needs if not (home / part).exists()]
 
 
 # ---------------------------------------------------------------- opening and splitting

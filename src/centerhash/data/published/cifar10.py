@@ -12,7 +12,7 @@ from PIL import Image
 from centerhash.core.errors import DataError
 from centerhash.core.files import atomic_folder
 from centerhash.data.layouts.contents import Contents, check_classes, present, read_bytes, read_lines
-from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 
 BINARIES, IMAGES = "cifar-10-batches-bin", "cifar-10-images"
 TRAINING, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch"
@@ -59,37 +59,29 @@ def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:
 
 
 _HOME = "https://www.cs.toronto.edu/~kriz"
-_CIFAR10 = register(
-    PublishedDataset(
-        name="cifar10",
-        title="CIFAR-10, binary version, 54,000 images in the database",
-        classes=10,
-        images=60_000,
-        split=RandomSplit(500, 100, "the counts of DeepHash-pytorch", per_class=True, joined=False),
-        license="none stated; the makers ask to cite their report",
-        home=f"{_HOME}/cifar.html",
-        folder="cifar10",
-        files=(
-            RemoteFile(f"{_HOME}/cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
-        ),
-        needs=(BINARIES,),
-        reader=read_cifar10,
-    )
+CIFAR10 = PublishedDataset(
+    name="cifar10",
+    title="CIFAR-10, binary version, 54,000 images in the database",
+    classes=10,
+    images=60_000,
+    split=RandomSplit(500, 100, "the counts of DeepHash-pytorch", per_class=True, joined=False),
+    license="none stated; the makers ask to cite their report",
+    home=f"{_HOME}/cifar.html",
+    folder="cifar10",
+    files=(RemoteFile(f"{_HOME}/cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),),
+    needs=(BINARIES,),
+    reader=read_cifar10,
 )
-register(
-    replace(
-        _CIFAR10,
-        name="cifar10-1",
-        title="CIFAR-10, binary version, 59,000 images in the database",
-        split=RandomSplit(500, 100, "protocol I of GreedyHash", per_class=True),
-    )
+CIFAR10_1 = replace(
+    CIFAR10,
+    name="cifar10-1",
+    title="CIFAR-10, binary version, 59,000 images in the database",
+    split=RandomSplit(500, 100, "protocol I of GreedyHash", per_class=True),
 )
-register(
-    replace(
-        _CIFAR10,
-        name="cifar10-2",
-        title="CIFAR-10, binary version, 50,000 images in the database",
-        split="the 50,000 official training images as training set and database, the 10,000 test images as queries "
-        "(protocol II of GreedyHash)",
-    )
+CIFAR10_2 = replace(
+    CIFAR10,
+    name="cifar10-2",
+    title="CIFAR-10, binary version, 50,000 images in the database",
+    split="the 50,000 official training images as training set and database, the 10,000 test images as queries "
+    "(protocol II of GreedyHash)",
 )

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, first_present, present, read_lines
-from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
+from centerhash.data.layouts.contents import Contents, present, read_lines
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 
 # what is to be seen at all (24), and where it is what the picture is about (14, "relevant")
 _POTENTIAL = (
@@ -23,14 +23,12 @@ _RELEVANT = (
     "river_r1 sea_r1 tree_r1"
 )
 RELEVANT = tuple(_RELEVANT.split())
-_PHOTOS = ("mirflickr", "mirflickr25k", "images")  # folders, any of them
-_LABELS = ("mirflickr25k_annotations_v080", "annotations", "mirflickr/annotations")
+_PHOTOS, _LABELS = "mirflickr", "mirflickr25k_annotations_v080"  # folders
 
 
 def read_flickr25k(root: Path, classes: tuple[str, ...] = POTENTIAL) -> Contents:
     """Read `CLASS.txt` files, which hold the numbers of the images, counted from 1."""
-    photos = first_present(root, _PHOTOS)
-    folder = first_present(root, _LABELS)
+    photos, folder = root / _PHOTOS, root / _LABELS
     numbers = {name: _read_numbers(folder / f"{name}.txt") for name in classes}
     count = max((max(rows, default=0) for rows in numbers.values()), default=0)
     count = max(count, sum(1 for _ in photos.glob("im*.jpg")))
@@ -50,32 +48,27 @@ def _read_numbers(path: Path) -> list[int]:
 
 
 _SOURCE = "http://press.liacs.nl/mirflickr/mirflickr25k.v3b"
-_ANNOTATIONS = "mirflickr25k_annotations_v080"
-_FLICKR25K = register(
-    PublishedDataset(
-        name="flickr25k",
-        title="MIRFLICKR-25000 (FLICKR25K), 24 potential annotations",
-        classes=24,
-        images=24_581,
-        split=RandomSplit(10_000, 2_000, "the counts of DCMH, CVPR 2017"),
-        license="photos under Creative Commons licenses, one per photo in mirflickr/meta/license",
-        home="https://press.liacs.nl/mirflickr/",
-        folder="mirflickr25k",
-        files=(
-            RemoteFile(f"{_SOURCE}/mirflickr25k.zip", 3_069_184_257, "a23d0a8564ee84cda5622a6c2f947785"),
-            RemoteFile(f"{_SOURCE}/{_ANNOTATIONS}.zip", into=_ANNOTATIONS),
-        ),
-        needs=("|".join(_PHOTOS), "|".join(_LABELS)),
-        reader=read_flickr25k,
-    )
+FLICKR25K = PublishedDataset(
+    name="flickr25k",
+    title="MIRFLICKR-25000 (FLICKR25K), 24 potential annotations",
+    classes=24,
+    images=24_581,
+    split=RandomSplit(10_000, 2_000, "the counts of DCMH, CVPR 2017"),
+    license="photos under Creative Commons licenses, one per photo in mirflickr/meta/license",
+    home="https://press.liacs.nl/mirflickr/",
+    folder="mirflickr25k",
+    files=(
+        RemoteFile(f"{_SOURCE}/mirflickr25k.zip", 3_069_184_257, "a23d0a8564ee84cda5622a6c2f947785"),
+        RemoteFile(f"{_SOURCE}/{_LABELS}.zip", into=_LABELS),
+    ),
+    needs=(_PHOTOS, _LABELS),
+    reader=read_flickr25k,
 )
-register(
-    replace(
-        _FLICKR25K,
-        name="flickr25k-38",
-        title="MIRFLICKR-25000 (FLICKR25K), 24 potential and 14 relevant annotations",
-        classes=38,
-        split=RandomSplit(4_000, 1_000, "the counts of DHN, AAAI 2016"),
-        reader=partial(read_flickr25k, classes=POTENTIAL + RELEVANT),
-    )
+FLICKR25K_38 = replace(
+    FLICKR25K,
+    name="flickr25k-38",
+    title="MIRFLICKR-25000 (FLICKR25K), 24 potential and 14 relevant annotations",
+    classes=38,
+    split=RandomSplit(4_000, 1_000, "the counts of DHN, AAAI 2016"),
+    reader=partial(read_flickr25k, classes=POTENTIAL + RELEVANT),
 )

@@ -18,7 +18,7 @@ import numpy as np
 from centerhash.core.errors import DataError
 from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.contents import Contents, first_few, given_classes, read_lines
-from centerhash.data.published.catalogue import PublishedDataset, register
+from centerhash.data.published.catalogue import PublishedDataset
 from centerhash.data.splits import SPLIT_NAMES
 
 # A path, which may hold spaces, and all labels at the end of its line.
@@ -136,25 +136,23 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
     return images
 
 
-register(
-    PublishedDataset(
-        name="imagenet100",
-        title="ImageNet100, the 100 classes of HashNet's lists",
-        classes=100,
-        images=133_503,
-        split="HashNet's lists: 5,000 validation images as queries, 128,503 training images as database, 10,000 of them "
-        "as training set",
-        license="ImageNet's terms: for research, not for redistribution",
-        home="https://github.com/thuml/HashNet",
-        folder="imagenet100",
-        files=(),
-        needs=("lists/train.txt",),
-        reader=lambda root: read_lists(root / "lists", root),
-        by_hand=(
-            "Copy train.txt, test.txt and database.txt of HashNet (https://github.com/thuml/HashNet, "
-            "pytorch/data/imagenet) to imagenet100/lists.",
-            "Download the images named in HashNet's README, or those of ILSVRC2012 from https://image-net.org, and "
-            "unpack them anywhere below imagenet100/.",
-        ),
-    )
+IMAGENET100 = PublishedDataset(
+    name="imagenet100",
+    title="ImageNet100, the 100 classes of HashNet's lists",
+    classes=100,
+    images=133_503,
+    split="HashNet's lists: 5,000 validation images as queries, 128,503 training images as database, 10,000 of them "
+    "as training set",
+    license="ImageNet's terms: for research, not for redistribution",
+    home="https://github.com/thuml/HashNet",
+    folder="imagenet100",
+    files=(),
+    needs=("lists/train.txt",),
+    reader=lambda root: read_lists(root / "lists", root),
+    by_hand=(
+        "Copy train.txt, test.txt and database.txt of HashNet (https://github.com/thuml/HashNet, "
+        "pytorch/data/imagenet) to imagenet100/lists.",
+        "Download the images named in HashNet's README, or those of ILSVRC2012 from https://image-net.org, and "
+        "unpack them anywhere below imagenet100/.",
+    ),
 )

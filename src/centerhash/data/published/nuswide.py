@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, first_few, first_present, read_bytes, read_lines
-from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
+from centerhash.data.layouts.contents import Contents, first_few, read_bytes, read_lines
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 from centerhash.data.published.list_files import FileIndex
 
 # The 21 most frequent of the 81 classes, for which most results are published ("TC-21").
@@ -19,6 +19,7 @@ _FREQUENT = (
     "snow sunset tree vehicle water window"
 )
 FREQUENT = tuple(_FREQUENT.split())
+_LABELS, _TABLE = "Groundtruth/AllLabels", "ImageList/Imagelist.txt"
 
 
 def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
@@ -27,8 +28,7 @@ def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     Photos that are not there are skipped with a warning: Flickr's users take them away, so that hardly any copy is
     complete. Images that show none of the classes are skipped too.
     """
-    folder = first_present(root, ("Groundtruth/AllLabels", "AllLabels"))
-    table = first_present(root, ("ImageList/Imagelist.txt", "Imagelist.txt"))
+    folder, table = root / _LABELS, root / _TABLE
     classes = classes or tuple(
         sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt"))
     )
@@ -59,7 +59,7 @@ def _read_column(path: Path, count: int) -> list[bool]:
 
 
 _HOME = "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide"
-_ALL = PublishedDataset(
+NUSWIDE81 = PublishedDataset(
     name="nuswide81",
     title="NUS-WIDE, all 81 classes",
     classes=81,
@@ -69,23 +69,20 @@ _ALL = PublishedDataset(
     home=f"{_HOME}/NUS-WIDE.html",
     folder="nuswide",
     files=(RemoteFile(f"{_HOME}/Groundtruth.zip", into="Groundtruth"), RemoteFile(f"{_HOME}/ImageList.zip")),
-    needs=("Groundtruth/AllLabels|AllLabels", "ImageList/Imagelist.txt|Imagelist.txt", "Flickr|images"),
+    needs=(_LABELS, _TABLE, "Flickr"),
     reader=read_nuswide,
     by_hand=(
         f"Open {_HOME}/NUS-WIDE.html and send the 'Agreement and Disclaimer Form' to the address given there. "
         "Instructions to download the photos come by e-mail.",
-        "Unpack the photos to nuswide/Flickr with the folders of Imagelist.txt, or into a flat folder nuswide/images.",
+        "Unpack the photos to nuswide/Flickr, with the folders of Imagelist.txt or without any.",
     ),
 )
-register(
-    replace(
-        _ALL,
-        name="nuswide21",
-        title="NUS-WIDE, the 21 most frequent classes",
-        classes=21,
-        images=195_834,
-        split=RandomSplit(10_000, 2_040, "the paper, Table 1"),
-        reader=partial(read_nuswide, classes=FREQUENT),
-    )
+NUSWIDE21 = replace(
+    NUSWIDE81,
+    name="nuswide21",
+    title="NUS-WIDE, the 21 most frequent classes",
+    classes=21,
+    images=195_834,
+    split=RandomSplit(10_000, 2_040, "the paper, Table 1"),
+    reader=partial(read_nuswide, classes=FREQUENT),
 )
-register(_ALL)
