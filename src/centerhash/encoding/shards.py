@@ -121,14 +121,12 @@ def read_shard(path: Path) -> Shard:
         ) from None
 
 
-def broken_in(path: Path) -> dict[str, str] | None:
+def broken_in(path: Path) -> Mapping[str, str] | None:
     """Return why images of a shard could not be read, by id; None if the shard is missing or damaged."""
-    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     try:
-        broken: dict[str, str] = parse_json(parquet.read_schema(path).metadata[b"broken"].decode())
-    except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError):
+        return read_shard(path).broken
+    except DataError:
         return None
-    return broken
 
 
 def read_manifest(folder: str | Path) -> Manifest:
