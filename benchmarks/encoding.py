@@ -22,11 +22,10 @@ import torch
 from PIL import Image
 
 from benchmarks.reporting import arguments_of, show, store
-from centerhash import hash_centers
+from centerhash import Dataset, train
 from centerhash.codes import binarize, pack
 from centerhash.core.parallel import batches_ahead
 from centerhash.model.model import HashModel
-from centerhash.model.spec import ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.encoder import BATCH, Encoder, pixels_of
 from centerhash.networks.engines import ENGINES, open_engine
@@ -75,23 +74,11 @@ def decoded_by_threads(paths: Sequence[Path]) -> list[np.ndarray]:
     return [future.result() for batch in futures for future in batch]
 
 
-def untrained_model() -> HashModel:
-    """Return a model of the default shape; its training makes no difference to its speed."""
-    spec = ModelSpec(
-        method="ics",
-        options={},
-        bits=BITS,
-        features=BACKBONE.features,
-        classes=tuple(f"class {number}" for number in range(CLASSES)),
-        head=HeadOptions(),
-        backbone=BACKBONE.name,
-        crop=BACKBONE.crop,
-        pool=BACKBONE.pool,
-        seed=0,
-    )
-    head = build_head(BACKBONE.features, BITS, spec.head).state_dict()
-    centers = torch.from_numpy(hash_centers(CLASSES, BITS))
-    return HashModel(spec, {**{f"encoder.{name}": value for name, value in head.items()}, "centers": centers})
+def model_of_noise() -> HashModel:
+    """Return a model of the default shape; what it has learned makes no difference to its speed."""
+    features = np.random.default_rng(0).standard_normal((4 * CLASSES, BACKBONE.features), np.float32)
+    data = Dataset.from_arrays(features, np.tile(np.eye(CLASSES, dtype=bool), (4, 1)))
+    return train(data, method="ics", bits=BITS, epochs=1, progress=False)
 
 
 def eager(paths: Sequence[Path]) -> Callable[[], Any]:
@@ -108,7 +95,7 @@ def eager(paths: Sequence[Path]) -> Callable[[], Any]:
 
 def encoding(files: dict[str, list[Path]], folder: Path) -> dict[str, dict[str, float]]:
     """Measure every engine that is installed, and the plain loops; return figures by size of the photos."""
-    model, shape = untrained_model(), (PIXELS, BACKBONE.crop, BACKBONE.crop, 3)
+    model, shape = model_of_noise(), (PIXELS, BACKBONE.crop, BACKBONE.crop, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     for name in (row.name for row in ENGINES.values() if row.is_here):

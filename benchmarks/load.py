@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reporting import arguments_of, serving, store
+from benchmarks.reporting import arguments_of, megabytes, serving, store
 from centerhash.photos import PhotoIndex
 from tests.shapes import write_shapes
 
@@ -96,16 +96,6 @@ def upload(picture: bytes) -> bytes:
         "POST /search?k=10 HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
     )
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def megabytes(process: int) -> dict[str, float]:
-    """Return the memory of a process: all that is resident, and its own without mapped files."""
-    text = Path(f"/proc/{process}/status").read_text()
-    found = {
-        name: re.search(rf"{field}:\s+(\d+) kB", text)
-        for name, field in {"resident": "VmRSS", "own": "RssAnon"}.items()
-    }
-    return {name: int(match.group(1)) / 1000 for name, match in found.items() if match}
 
 
 async def load(port: int, clients: dict[str, int], requests: Requests, seconds: float) -> dict[str, Any]:

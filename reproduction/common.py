@@ -20,7 +20,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, silent
 from centerhash.core.rendering import templates_of
-from centerhash.experiments.plots import look, save, svg_text
+from centerhash.experiments.plots import save, svg_text
 from centerhash.experiments.runner import Work, failure_text, rounded, run_tasks, select_rows
 from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, make_task
 from centerhash.model.model import HashModel
@@ -143,9 +143,7 @@ def printed_map(table: str, data: str, method: str, bits: int) -> float | None:
 @cache
 def templates() -> Environment:
     """Return the templates of the demo and of the report."""
-    environment = templates_of("reproduction", "centerhash.experiments")
-    environment.globals["look"] = look
-    return environment
+    return templates_of("reproduction", "centerhash.experiments")
 
 
 # Pieces of a section from plain text: one or two sentences, a remark below a table or figure, and a title.

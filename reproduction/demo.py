@@ -51,7 +51,6 @@ ROTATED: dict[str, Any] = {"head": {"rotate": True}}  # the same rotation of the
 SETTINGS = Path(__file__).with_name("demo.json")
 DECAYS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the linear classifier
 NEAREST = 6
-GREY = "#8a8f98"  # of what is no method of the package
 ROOT = Path(__file__).parents[1]
 PHOTOS = (ROOT / "examples" / "photos", Path(ch.__file__).parent / "model" / "sample_photos")
 
@@ -261,12 +260,18 @@ def report(
         floats=of["classifier", 0],
         same=of["classifier", 64],
         ranked=ranked,
+        color_of=color_of,
         bar=bar_plot(ranked),
         agreements=agreements,
         scatter=scatter_plot(agreements),
         answers=answers,
         facts=[*facts, "raw results: results.json"],
     )
+
+
+def color_of(name: str) -> str:
+    """Return the color of a way to store photos: grey for all that the learned codes are compared with."""
+    return look(name).color if name in LEARNED else "#8a8f98"
 
 
 def bar_plot(ranked: Mapping[int, Sequence[Score]]) -> Markup:
@@ -278,7 +283,7 @@ def bar_plot(ranked: Mapping[int, Sequence[Score]]) -> Markup:
             names.append(f"{bits // 8} bytes per photo:" if bits else "numbers:")
             for row in rows:
                 place += 1
-                axis.barh(place, row.map, 0.7, color=look(row.name).color if row.name in METHODS else GREY)
+                axis.barh(place, row.map, 0.7, color=color_of(row.name))
                 axis.text(row.map + 0.006, place, f"{row.map:.3f}", va="center", fontsize=8)
                 names.append(row.title)
             place += 1
@@ -296,7 +301,7 @@ def scatter_plot(agreements: Mapping[str, Agreement]) -> Markup:
     with new_figure(3.0 * len(agreements), 3.5, len(agreements)) as (figure, axes):
         for axis, (title, found) in zip(axes, agreements.items(), strict=True):
             name = next((name for name in METHODS if METHODS[name].title == title), "classifier")
-            area_scatter(axis, found.shares, found.weights, look(name).color)
+            area_scatter(axis, found.shares, found.weights, color_of(name))
             axis.set_title(f"{title.partition(',')[0]}\nr = {found.pearson:.2f}", fontsize=10)
             axis.set_xlabel("share of the labels' box area")
         axes[0].set_ylabel("weight")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from pandas import DataFrame
 
 from centerhash.core.files import write_text
-from centerhash.experiments.plots import RANDOM_LINE, look, new_figure
+from centerhash.experiments.plots import Series, line_plot, look, new_figure
 from centerhash.experiments.tables import markdown_table
 from centerhash.experiments.tasks import EvaluationSetup, Row, Task
 from centerhash.methods.registry import METHODS
@@ -91,19 +90,15 @@ def _table(settings: Settings, what: str, runs: DataFrame) -> Markup:
 
 def _map_plot(settings: Settings, what: str, runs: DataFrame) -> Markup:
     """Draw mAP against the parameter, one panel per number of bits, one line per form."""
-    with new_figure(3.7 * len(settings.bits), 3.5, len(settings.bits)) as (figure, axes):
-        for axis, bits in zip(axes, settings.bits, strict=True):
-            for form, found in runs[runs["bits"] == bits].groupby("form", sort=False):
-                scores = found.groupby("value")["mAP"].agg(["mean", "std"]).fillna(0.0)
-                color, line, mark = look(form)
-                style: dict[str, Any] = {"color": color, "linestyle": line, "marker": mark, "capsize": 2}
-                axis.errorbar(scores.index, scores["mean"], scores["std"], label=METHODS[form].title, **style)
-                axis.axhline(found["random"].mean(), **RANDOM_LINE)
-            axis.set_xscale("log")
-            axis.set(title=f"{bits} bits", xlabel=LETTERS[what])
-        axes[0].set_ylabel("mAP over retrieved relevant items")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        return common.write_figure(settings.folder(what) / "map", figure)
+    panels: dict[str, list[Series]] = {f"{bits} bits": [] for bits in settings.bits}
+    for (bits, form), found in runs.groupby(["bits", "form"], sort=False):
+        scores = found.groupby("value")["mAP"].agg(["mean", "std"]).fillna(0.0)
+        values = scores.reset_index().to_numpy().T.tolist()
+        panels[f"{bits} bits"].append(Series(METHODS[form].title, form, *values))
+    random = [runs.loc[runs["bits"] == bits, "random"].mean() for bits in settings.bits]
+    ticks = sorted(runs["value"].unique())
+    figure = line_plot(panels, LETTERS[what], "mAP over retrieved relevant items", ticks, random)
+    return common.write_figure(settings.folder(what) / "map", figure)
 
 
 def _histograms(

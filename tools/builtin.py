@@ -110,16 +110,6 @@ def card(figures: dict[str, Any]) -> str:
     return CARD.read_text(encoding="utf-8").format(**figures, rest=rest, epochs=SETTINGS["epochs"])
 
 
-def class_columns(data: ch.Dataset, classes: tuple[str, ...]) -> list[int]:
-    """Return the position of each class of a dataset among `classes`, by name."""
-    missing = sorted(set(data.classes) - set(classes))
-    if missing:
-        raise SystemExit(
-            f"classes of '{data.name}' that the training data does not have: {', '.join(missing)}."
-        )
-    return [classes.index(name) for name in data.classes]
-
-
 def with_areas(
     data: ch.Dataset,
     features: NDArray[np.float32],
@@ -130,7 +120,7 @@ def with_areas(
     """Return features, labels and areas (n, C) of the photos with several labels among these rows of the data."""
     _, own, other = np.intersect1d(ids[rows], image_ids(photos.names), return_indices=True)
     areas = np.zeros((len(own), len(data.classes)), np.float32)
-    areas[:, class_columns(photos, data.classes)] = areas_of(photos)[other]
+    areas[:, [data.classes.index(name) for name in photos.classes]] = areas_of(photos)[other]
     several = (areas > 0).sum(axis=1) > 1
     return features[rows[own[several]]], areas[several] > 0, areas[several]
 

@@ -139,7 +139,6 @@ def test_rejected_pairs(tmp_path: Path) -> None:
     path, labels = tmp_path / "codes.npy", tmp_path / "labels.npy"
     np.save(path, CODES)
     np.save(labels, LABELS[:5])
-    short = write(tmp_path / "short.npz", codes=CODES[:, :16], labels=LABELS)
     whole = write(tmp_path / "whole.npz", codes=CODES, labels=LABELS)
     other = write(tmp_path / "other.npz", codes=CODES, labels=LABELS, classes=list("abcde"))
     named = write(tmp_path / "named.npz", codes=CODES, labels=LABELS, classes=list("fghij"))
@@ -152,7 +151,6 @@ def test_rejected_pairs(tmp_path: Path) -> None:
         ([tmp_path], {}, DataError, "no finished run"),
         ([whole], {}, DataError, "two code files"),
         ([whole, whole, whole], {}, ConfigError, "got 3"),
-        ([short, whole], {}, DataError, "16 bits, the database 20"),
         ([named, other], {}, DataError, "classes"),
     ]
     for paths, settings, error, words in cases:

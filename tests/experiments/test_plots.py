@@ -31,6 +31,8 @@ SERIES = [
 
 def test_looks_of_methods() -> None:
     assert len({look(method)[::2] for method in METHODS}) == len(METHODS)
+    compared = ("csq", "ewcs", "ics", "orthohash", "ics-softmax", "ics-printed")
+    assert len({look(method).color for method in compared}) == len(compared)
 
 
 def plot() -> Any:

@@ -154,11 +154,6 @@ def test_results_of_another_comparison(feature_folder: Path, tmp_path: Path) -> 
         run_tasks(Source(feature_folder, k=60), TASKS[:1], out, Measured())
 
 
-def test_impossible_jobs(feature_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
-        run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(), jobs=0)
-
-
 # Stored rows
 
 

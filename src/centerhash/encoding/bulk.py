@@ -230,10 +230,7 @@ def encode_shard(
     """Encode and write one shard; yield how many more of its items are done."""
     manifest, broken = read_manifest(folder), dict[str, str]()
     if inputs.features is not None:
-        # Raises for a missing or truncated file.
-        open_array(inputs.features)
-        table = np.load(inputs.features, mmap_mode="r", allow_pickle=False)
-        features: NDArray[Any] = table[manifest.rows(number)]
+        features: NDArray[Any] = open_array(inputs.features)[manifest.rows(number)]
         rows = list(range(len(inputs.ids)))
         yield len(rows)
     else:

@@ -63,15 +63,10 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
     arrays: dict[str, NDArray[Any]] = {"packed": codes.packed, "bits": np.array(codes.bits)}
     arrays |= {name: getattr(codes, name) for name in _COLUMNS if getattr(codes, name) is not None}
     if codes.names is not None:
-        arrays["names"] = text_array(codes.names)
+        arrays["names"] = np.frombuffer(json.dumps(list(codes.names)).encode(), np.uint8)
     if codes.classes is not None:
         arrays["classes"] = np.array(codes.classes, dtype=str)
     write_npz(path, arrays)
-
-
-def text_array(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Return texts as the bytes of a json list, for a code file."""
-    return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
 
 
 def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = None) -> CodeFile:
@@ -191,10 +186,6 @@ def read_code_pair(
         query, database = read_run_codes(paths[0])
     else:
         query, database = (read_codes(path, bits, file) for path, file in zip(paths, labels, strict=True))
-    if query.bits != database.bits:
-        raise DataError(
-            f"queries have {query.bits} bits, the database {database.bits}: encode both by one model."
-        )
     if query.labels is None or database.labels is None:
         unlabeled = paths[0 if query.labels is None else -1]
         raise DataError(

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.codes import Packed, packed_width
+from centerhash.codes import Packed
 from centerhash.core.errors import DataError, first_line
 from centerhash.core.extras import require
 from centerhash.core.files import atomic, parse_json
@@ -121,14 +121,12 @@ def read_shard(path: Path) -> Shard:
         ) from None
 
 
-def broken_in(path: Path) -> dict[str, str] | None:
+def broken_in(path: Path) -> Mapping[str, str] | None:
     """Return why images of a shard could not be read, by id; None if the shard is missing or damaged."""
-    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     try:
-        broken: dict[str, str] = parse_json(parquet.read_schema(path).metadata[b"broken"].decode())
-    except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError):
+        return read_shard(path).broken
+    except DataError:
         return None
-    return broken
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -151,11 +149,5 @@ def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[tu
             f"'{folder}' lacks {len(missing):,} of {len(paths):,} shards, first {missing[0]}: run the same "
             "`centerhash encode` again to finish them."
         )
-    width = packed_width(manifest.bits)
-    for path in paths:
-        shard = read_shard(path)
-        if shard.packed.shape[1] != width:
-            raise DataError(
-                f"'{path}' holds codes of {shard.packed.shape[1]} bytes, not {width} as in the manifest."
-            )
+    for shard in map(read_shard, paths):
         yield list(shard.ids), shard.packed, list(shard.labels)

@@ -257,7 +257,7 @@ def _cut_group_mean(
 
 @compiled
 def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> tuple[float, float]:
-    """Return the row of `expected_precision` of one query."""
+    """Return the expected sum of precisions at the relevant ranks, and of that sum over their number, of one query."""
     before, hits_before, total = 0, 0, 0.0
     for distance in range(counts.size):
         items, hits = counts[distance], relevant[distance]
@@ -281,13 +281,22 @@ def _expected_rows(
         expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
 
 
-def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> Floats:
-    """Return exact expectations over all orders of tied items, for the first `cut` ranks.
+def expected_average_precision(counts: Integers, relevant: Integers, k: int) -> tuple[Floats, Floats]:
+    """Return exact expectations (Q,) over all orders of tied items, over retrieved and over all relevant items.
 
-    `counts` and `relevant` (Q, groups) describe groups of tied items, nearest first; `harmonic` (cut+1,)
-    holds 1 + 1/2 + ... + 1/n. The columns of the result (Q, 2): the sum of precisions at the relevant ranks; that
-    sum divided by the number of relevant ranks (0 without any).
+    `counts` and `relevant` (Q, groups) are all and the relevant items of each group of ties, nearest group first.
     """
-    expected = np.empty((counts.shape[0], 2), np.float64)
-    _over_rows(_expected_rows, (counts, relevant, expected), cut, harmonic)
-    return expected
+    cut = min(k, int(counts.sum(axis=1).max()))
+    harmonic = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, cut + 1))))
+    groups = np.ascontiguousarray(counts), np.ascontiguousarray(relevant)
+    expected = np.empty((len(counts), 2), np.float64)
+    _over_rows(_expected_rows, (*groups, expected), cut, harmonic)
+    sums, retrieved = expected.T
+    return retrieved, sums / np.clip(relevant.sum(axis=1), 1, k)
+
+
+def random_level(items: Integers, relevant: Integers, k: int) -> tuple[Floats, Floats]:
+    """Return the expectation (Q,) of a random ranking, which is one group of ties; each pair of numbers once."""
+    pairs, inverse = np.unique(np.stack([items, relevant], axis=1), axis=0, return_inverse=True)
+    retrieved, everything = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
+    return retrieved[inverse], everything[inverse]

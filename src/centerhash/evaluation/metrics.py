@@ -102,8 +102,8 @@ def evaluate(
     counts, relevant, grades, sums, hits_at = map(np.concatenate, zip(*blocks, strict=True))
     hits, precisions, graded, gain, shared = sums.T
     items, relevant_items = counts.sum(axis=1), relevant.sum(axis=1)
-    expected = expected_average_precision(counts, relevant, k)
-    random = random_level(items, relevant_items, k)
+    expected = kernels.expected_average_precision(counts, relevant, k)
+    random = kernels.random_level(items, relevant_items, k)
     per_query = PerQuery(
         average_precision_retrieved=precisions / np.maximum(hits, 1),
         average_precision_all=precisions / np.clip(relevant_items, 1, k),
@@ -186,34 +186,6 @@ def _curve(counts: NDArray[np.int64], relevant: NDArray[np.int64]) -> Curve:
         recall=tuple(recall.tolist()),
         filled=tuple(filled.tolist()),
     )
-
-
-# Exact expectations of average precision: over the orders of tied items, and over all orders (a random ranking)
-
-
-def expected_average_precision(
-    counts: NDArray[np.int64], relevant: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the expectation (Q,) over all orders of tied items, over retrieved and over all relevant items.
-
-    `counts` and `relevant` (Q, groups) are all and the relevant items of each group of ties, nearest group first.
-    """
-    from centerhash.evaluation import kernels
-
-    cut = min(k, int(counts.sum(axis=1).max()))
-    harmonic = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, cut + 1))))
-    groups = np.ascontiguousarray(counts), np.ascontiguousarray(relevant)
-    sums, retrieved = kernels.expected_precision(*groups, cut, harmonic).T
-    return retrieved, sums / np.clip(relevant.sum(axis=1), 1, k)
-
-
-def random_level(
-    items: NDArray[np.int64], relevant: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the expectation (Q,) of a random ranking, which is one group of ties; each pair of numbers once."""
-    pairs, inverse = np.unique(np.stack([items, relevant], axis=1), axis=0, return_inverse=True)
-    retrieved, everything = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
-    return retrieved[inverse], everything[inverse]
 
 
 # Inputs

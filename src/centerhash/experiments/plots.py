@@ -38,9 +38,10 @@ class Look(NamedTuple):
     mark: str = "."
 
 
-RANDOM_LINE: dict[str, Any] = {"color": "#777777", "linewidth": 1, "linestyle": (0, (1, 3))}
 # The colors of Okabe and Ito with gray for yellow, which differ for all common kinds of color vision.
-_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#999999", "#000000")
+_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#000000")
+# The methods that are most often in one figure come first, so that no two of them share a color.
+_FIRST = ("csq", "ewcs", "ics", "orthohash", "ics-softmax", "ics-printed")
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -66,7 +67,7 @@ def look(method: str) -> Look:
     """The look of a method: the line style tells shallow and deep ones apart, color and marker are its own."""
     if method not in METHODS:
         return Look("#000000")
-    mark, color = divmod(list(METHODS).index(method), len(_COLORS))
+    mark, color = divmod([*dict.fromkeys((*_FIRST, *METHODS))].index(method), len(_COLORS))
     return Look(_COLORS[color], ":" if METHODS[method].family == "shallow" else "-", "osD^vPX*"[mark % 8])
 
 
@@ -116,7 +117,7 @@ def line_plot(
     panels: Mapping[str, Sequence[Series]],
     xlabel: str,
     ylabel: str,
-    ticks: Sequence[int] = (),
+    ticks: Sequence[float] = (),
     random: Sequence[float] = (),
 ) -> Figure:
     """A panel per title with a common legend below; `ticks` make a logarithmic x axis.
@@ -137,10 +138,12 @@ def line_plot(
                 style |= {"markevery": max(1, len(series.x) // 8), "mfc": color if first else "white"}
                 handles[series.name] = axis.errorbar(series.x, series.y, series.spread or None, **style)
             if random:
-                handles["random ranking"] = axis.axhline(random[number], **RANDOM_LINE)
+                handles["random ranking"] = axis.axhline(
+                    random[number], color="#777777", linewidth=1, linestyle=(0, (1, 3))
+                )
             if ticks:
                 axis.set_xscale("log")
-                axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+                axis.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
                 axis.minorticks_off()
             axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
         figure.legend(handles.values(), handles, ncols=legend_columns, loc="outside lower center")

@@ -106,8 +106,6 @@ def run_tasks(
 
 def _check_tasks(source: Source, tasks: Sequence[Task], jobs: int) -> None:
     """Reject tasks of several networks: all rows of an experiment share its features."""
-    if jobs < 1:
-        raise ConfigError(f"jobs must be at least 1, got {jobs}.")
     if jobs > 1 and any(trains_network(task.config) for task in tasks):
         raise ConfigError(
             f"runs with `finetune=` use all CPUs and run one after the other: omit `jobs={jobs}`."

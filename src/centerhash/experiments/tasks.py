@@ -101,11 +101,6 @@ def plan_tasks(
     `points` are settings chosen by `tune`, as functions of the number of bits. Training options of all methods
     override them, and `settings`, which are training options by method, override both.
     """
-    if seeds < 1:
-        raise ConfigError(f"seeds must be at least 1, got {seeds}.")
-    if not methods or not bits:
-        missing = "lengths of codes such as 16, 64" if methods else "methods such as csq, ics"
-        raise ConfigError(f"nothing to compare: give {missing}.")
     tasks = []
     for seed, length, method in itertools.product(range(seeds), bits, methods):
         point = points[method](length) if points and method in points else {}

@@ -42,9 +42,6 @@ class Budget:
     epochs_part: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("trials", "full", "epochs_part"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.full > self.trials:
             raise ConfigError(f"full must be at most trials: {self.full} of {self.trials} cannot be trained.")
 
@@ -167,7 +164,14 @@ def tune(
             part = parts[json.dumps(means[0].point)]
             choices[method] = Choice(means[0].point, means[0].score, part, parts.get("{}"), finished)
     if choices:
-        _write_best(Path(out) / BEST, choices, rows[0], bits, budget, fixed)
+        best_points = {
+            method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
+            for method, choice in choices.items()
+        }
+        facts = {name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]}
+        measure = f"{METRIC} at {rows[0]['evaluation']['k']}"
+        chosen_by = {"bits": bits, "measure": measure, "budget": vars(budget), "training": fixed}
+        write_json(Path(out) / BEST, {**facts, **chosen_by, "methods": best_points})
     return choices, list(failed.values())
 
 
@@ -177,25 +181,6 @@ def _epochs(method: str, budget: Budget, stage: str, training: Mapping[str, Any]
     whole = int(usual if budget.epochs is None else budget.epochs)
     short = stage == "trials" and get_method(method).family != "shallow"
     return max(1, whole // budget.epochs_part) if short else whole
-
-
-def _write_best(
-    path: Path,
-    choices: Mapping[str, Choice],
-    row: Row,
-    bits: int,
-    budget: Budget,
-    training: Mapping[str, Any],
-) -> None:
-    """Write best.json, with what it was chosen on."""
-    settings = {
-        method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
-        for method, choice in choices.items()
-    }
-    facts = {name: row[name] for name in ("data", "backbone", "split", "images") if name in row}
-    measure = f"{METRIC} at {row['evaluation']['k']}"
-    chosen_by = {"bits": bits, "measure": measure, "budget": vars(budget), "training": dict(training)}
-    write_json(path, {**facts, **chosen_by, "methods": settings})
 
 
 def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Setting]:

@@ -115,13 +115,6 @@ class SH(ShallowHash):
         return values
 
 
-def best_rotation(codes: Floats, coordinates: Floats) -> Floats:
-    """Rotation (R, K) with orthonormal rows that brings coordinates (n, R) nearest to codes (n, K): Procrustes."""
-    left, _, right = np.linalg.svd(coordinates.T @ codes, full_matrices=False)
-    rotation: Floats = left @ right
-    return rotation
-
-
 def random_rotation(axes: int, bits: int, seed: int) -> Floats:
     """Rotation (R, K) of R axes into K dimensions, drawn from the seed."""
     draw = np.random.default_rng(seed).normal(size=(bits, bits))
@@ -134,13 +127,15 @@ def iterative_quantization(
 ) -> Floats:
     """Rotation (R, K) of coordinates V (n, R), R <= K, that lowers ||B - V R||^2, Eq. (2) of Gong and Lazebnik.
 
-    Each iteration takes the best codes B for the rotation and the best rotation for the codes. With fewer axes than bits
-    (R < K) this is the paper's method on data filled up with zeros.
+    Each iteration takes the best codes B for the rotation and the best rotation for the codes (Procrustes). With fewer
+    axes than bits (R < K) this is the paper's method on data filled up with zeros.
     """
     rotation, rotated = start, coordinates @ start
     with one_numpy_thread():
         for iteration in range(iterations):
-            rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
+            codes = np.where(rotated >= 0, 1.0, -1.0)
+            left, _, right = np.linalg.svd(coordinates.T @ codes, full_matrices=False)
+            rotation = left @ right
             rotated = coordinates @ rotation
             progress(STAGE, iteration + 1, iterations)
     return rotation
