@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import DataError
 from centerhash.losses.base import HashingLoss
+from centerhash.model.model import save_tensors
 from centerhash.networks.head_options import HeadOptions
-from centerhash.networks.tensors import save_tensors
 from centerhash.training.config import TrainConfig, resolve
-from centerhash.training.context import RunContext
+from centerhash.training.context import EpochRow, RunContext
 from centerhash.training.loop import (
     epoch_batches,
     epoch_seed,
@@ -30,7 +30,6 @@ from centerhash.training.loop import (
     make_objective,
     micro_batches,
 )
-from centerhash.training.run_folder import EpochRow
 from tests.toys import CLASSES, separable, toy_config
 
 FEATURES, LABELS = separable(70)
