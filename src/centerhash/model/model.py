@@ -72,7 +72,7 @@ class HashModel(Model):
         self._tensors = dict(tensors)
         self.method = method = stored_method(spec.method)
         self._options = method.options(spec.options, spec.bits)
-        encoder = _with_prefix(tensors, "encoder.")
+        encoder = with_prefix(tensors, "encoder.")
         self._centers = tensors["centers"].float() if method.family == "central" else None
         if self._centers is not None and self._centers.shape != (len(spec.classes), spec.bits):
             raise InputError(
@@ -86,7 +86,7 @@ class HashModel(Model):
             self.network = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
             self.network.load_state_dict(encoder)
         self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
-        general = {name: tensor.numpy() for name, tensor in _with_prefix(tensors, "general.").items()}
+        general = {name: tensor.numpy() for name, tensor in with_prefix(tensors, "general.").items()}
         self.general = ITQ.from_arrays(general) if general else None
         self.general_bits = None if self.general is None else int(self.general.offset.size)
         self.has_probabilities = bool(spec.head.presence)
@@ -275,7 +275,7 @@ def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:
     )
 
 
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 

@@ -26,7 +26,7 @@ from centerhash.core.parallel import torch_threads
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.methods.registry import get_method
-from centerhash.model.model import load_tensors, save_tensors
+from centerhash.model.model import load_tensors, save_tensors, with_prefix
 from centerhash.networks.heads import WideLinear, build_head, float_rows
 from centerhash.training.config import TrainConfig
 from centerhash.training.context import EpochRow, RunContext
@@ -268,9 +268,9 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
         tensors, metadata = load_tensors(path)
         log: list[EpochRow] = parse_json(metadata["log"])
         for kind, module in modules.items():
-            module.load_state_dict(_below(tensors, kind))
+            module.load_state_dict(with_prefix(tensors, f"{kind}."))
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in _below(tensors, "optimizer").items():
+        for key, value in with_prefix(tensors, "optimizer.").items():
             number, name = key.split(".", 1)
             state.setdefault(int(number), {})[name] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -287,9 +287,3 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
             if value.shape == parameter.shape and value.stride() != parameter.stride():
                 known[name] = torch.empty_like(parameter).copy_(value)
     return log
-
-
-def _below(tensors: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """Return the tensors of one kind, by their names without it."""
-    prefix = f"{kind}."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -20,7 +20,7 @@ import json
 import platform
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -114,17 +114,13 @@ def open_run(
 
     A finished run is only read, and not locked.
     """
-    lock = None
-    if group.is_main and (overwrite or not is_finished(folder)):
-        lock = WriterLock.take(folder / _LOCK, _BUSY)
-    try:
+    with ExitStack() as stack:
         if group.is_main:
+            if overwrite or not is_finished(folder):
+                stack.callback(WriterLock.take(folder / _LOCK, _BUSY).release)
             _init_or_check(folder, dataset, config, overwrite)
         group.barrier()
         yield
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
@@ -175,14 +171,14 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """Read the config.json of a run."""
     path = Path(folder) / "config.json"
     try:
-        config = parse_json(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it is no json object")
+        return config
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
     except ValueError as error:  # not json, or not UTF-8
         raise DataError(f"'{path}' is damaged ({error}); overwrite the run to train it again.") from None
-    if not isinstance(config, dict):
-        raise DataError(f"'{path}' is no json object; overwrite the run to train it again.")
-    return config
 
 
 def write_results(
