@@ -79,7 +79,6 @@ def uninterrupted() -> tuple[nn.Module, list[EpochRow]]:
         ("constant", {0.0: 0.2, 0.99: 0.2}),
         ("cosine", {0.0: 0.2, 1 / 3: 0.15, 0.5: 0.1, 2 / 3: 0.05, 1.0: 0.0}),
         ("steps", {0.0: 0.2, 0.33: 0.2, 0.34: 0.02, 0.66: 0.02, 0.67: 0.002, 0.999: 0.002}),
-        ("decay", {0.0: 0.2, 0.33: 0.2, 1 / 3: 0.14, 2 / 3: 0.098, 0.99: 0.098}),
     ],
 )
 def test_learning_rate_by_hand(schedule: str, points: dict[float, float]) -> None:

@@ -184,11 +184,6 @@ class Head(nn.Sequential):
         """The layer that rotates the logits; None if there is none."""
         return next((layer for layer in self.modules() if isinstance(layer, Rotation)), None)
 
-    def set_rotation(self, matrix: Tensor) -> None:
-        """Rotate the logits by a matrix (K, K) from now on."""
-        assert self.rotation is not None
-        self.rotation.matrix.copy_(matrix)
-
     @torch.no_grad()
     def add_to_evidence(self, offsets: Tensor) -> None:
         """Add offsets (C,) to the class logits of all images."""

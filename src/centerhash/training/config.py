@@ -36,10 +36,6 @@ _LEAST_STEP = 8
 _FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}
 
 
-def _plain_path(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
 class TrainConfig(Options):
     """Hold all settings of a training run; stored in its config.json.
 
@@ -71,17 +67,16 @@ class TrainConfig(Options):
     optimizer: str = setting("adamw", "decoupled weight decay or L2", "Training", choices=("adamw", "adam"))
     weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)
     schedule: str = setting(
-        "cosine",
-        "schedule of the learning rate",
-        "Training",
-        choices=("cosine", "steps", "decay", "constant"),
+        "cosine", "schedule of the learning rate", "Training", choices=("cosine", "steps", "constant")
     )
     gradient_accumulation_steps: int = setting(1, "parts of a batch, to save memory", "Training", ge=1)
     precision: Precision = setting(
         "32", "precision of training, 16 and bf16 mixed with 32", "Training", choices=get_args(Precision)
     )
     backbone: str = setting(DEFAULT_BACKBONE, "see `centerhash backbones`")
-    weights: Annotated[str | None, BeforeValidator(_plain_path)] = setting(
+    weights: Annotated[
+        str | None, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+    ] = setting(
         None,
         "weights of the backbone: safetensors or a plain state dict",
         "Backbone",

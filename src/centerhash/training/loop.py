@@ -43,14 +43,12 @@ ParameterGroup: TypeAlias = dict[str, Any]  # "params", which learn at the share
 def learning_rate(config: TrainConfig, progress: float) -> float:
     """Return the learning rate after the share `progress` in [0, 1) of all steps.
 
-    "cosine" falls to 0, "steps" to a tenth after every third, "decay" to 0.7 after every ten epochs.
+    "cosine" falls to 0, "steps" to a tenth after every third.
     """
     if config.schedule == "cosine":
         return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
     if config.schedule == "steps":
         return config.learning_rate * 0.1 ** int(3 * progress)
-    if config.schedule == "decay":
-        return config.learning_rate * 0.7 ** (int(progress * config.epochs + 1e-9) // 10)
     return config.learning_rate
 
 
