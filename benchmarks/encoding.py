@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def encoding(files: dict[str, list[Path]], folder: Path) -> dict[str, dict[str, 
     model, shape = model_of_noise(), (PIXELS, BACKBONE.crop, BACKBONE.crop, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     works: dict[tuple[str, str], Callable[[], Any]] = {}
-    for name in (row.name for row in ENGINES.values() if row.is_here):
+    for name in (engine for engine, library in ENGINES.items() if find_spec(library)):
         engine = open_engine(BACKBONE, name, folder=folder / "networks")
         encoder = Encoder(BACKBONE, device="cpu", engine=engine)
         works["alone", name] = partial(engine.features, pixels)

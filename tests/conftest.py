@@ -133,10 +133,10 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 @functools.cache
 def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> Engine:
-    from centerhash.networks.cache import network_cache
+    from centerhash.networks.cache import default_cache
     from centerhash.networks.engines import open_engine
 
-    return open_engine(backbone, engine, device, network_cache())
+    return open_engine(backbone, engine, device, default_cache() / "networks")
 
 
 @pytest.fixture(scope="module")

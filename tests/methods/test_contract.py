@@ -16,10 +16,9 @@ from centerhash.evaluation import Evaluation, evaluate
 from centerhash.methods.registry import METHODS, Method
 from centerhash.model.model import HashModel
 from centerhash.training.config import resolve
-from centerhash.training.context import RunContext
+from centerhash.training.context import EpochRow, RunContext
 from centerhash.training.pipeline import fit_frozen
 from centerhash.training.run import train
-from centerhash.training.run_folder import EpochRow
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 DEEP = [row.name for row in METHODS.values() if row.family != "shallow"]

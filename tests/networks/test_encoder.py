@@ -22,10 +22,8 @@ LITE0 = BACKBONES["efficientnet-lite0"]
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
 
-def table(
-    paths: Sequence[Path], cache: Path | None = None, batch: int = 32, progress: Progress = silent
-) -> FeatureTable:
-    return Encoder(LITE0, device="cpu").table(paths, cache, batch=batch, progress=progress)
+def table(paths: Sequence[Path], cache: Path | None = None, progress: Progress = silent) -> FeatureTable:
+    return Encoder(LITE0, device="cpu").table(paths, cache, progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +88,11 @@ def test_finished_shards_outlive_an_error(
         return pixels(encoder, path)
 
     monkeypatch.setattr(module, "SHARD", 2)
+    monkeypatch.setattr(module, "BATCH", 2)
     with monkeypatch.context() as patched:
         patched.setattr(Encoder, "pixels", fails_at_the_last)
         with pytest.raises(MemoryError):
-            table(pictures, tmp_path, batch=2)
+            table(pictures, tmp_path)
     assert table(pictures, tmp_path).computed == 1
 
 
@@ -130,11 +129,14 @@ def test_pictures_of_every_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cached", [0, 2, 5])
-def test_progress_rises_to_the_total(pictures: list[Path], tmp_path: Path, cached: int) -> None:
+def test_progress_rises_to_the_total(
+    pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: int
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 2)
     if cached:
         table(pictures[:cached], tmp_path)
     calls: list[tuple[int, int]] = []
-    table(pictures, tmp_path, 2, lambda stage, done, total, note="": calls.append((done, total)))
+    table(pictures, tmp_path, lambda stage, done, total, note="": calls.append((done, total)))
     assert (calls[0], calls[-1]) == ((cached, 5), (5, 5))
     assert calls == sorted(calls)
 
@@ -150,9 +152,9 @@ def test_killed_process_leaves_its_shards(tmp_path: Path) -> None:
     paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
     script = (
         "import sys; from pathlib import Path; from centerhash.networks import encoder; "
-        "from centerhash.networks.backbones import BACKBONES; encoder.SHARD = 4; "
+        "from centerhash.networks.backbones import BACKBONES; encoder.SHARD, encoder.BATCH = 4, 2; "
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
-        "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
+        "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]))"
     )
     with started("-c", script, tmp_path / "pictures", cache) as process:
         wait_for_process(process, lambda: len(shards(cache)) >= 2, "two shards are stored")
@@ -190,9 +192,10 @@ def test_arrays_that_are_no_image(array: object) -> None:
         Encoder(LITE0, device="cpu").pixels(array)  # type: ignore[arg-type]
 
 
-def test_stream(pictures: list[Path], tmp_path: Path) -> None:
+def test_stream(pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 3)
     images = [*pictures[:3], tmp_path / "gone.png", pictures[3]]
-    steps = list(Encoder(LITE0, device="cpu").stream(images, batch=3))
+    steps = list(Encoder(LITE0, device="cpu").stream(images))
     assert [step.seen for step in steps] == [3, 2]
     assert [step.places for step in steps] == [[0, 1, 2], [4]]
     assert [list(step.broken) for step in steps] == [[], [3]]

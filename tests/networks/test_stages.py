@@ -16,8 +16,7 @@ from centerhash.core.errors import ConfigError, OutputError
 from centerhash.core.progress import Progress, silent
 from centerhash.networks.backbones import get_backbone
 from centerhash.networks.encoder import Encoder, pixels_of
-from centerhash.networks.maps import MapTable, compute_maps
-from centerhash.networks.stages import split_backbone, stages_of
+from centerhash.networks.stages import MapTable, compute_maps, split_backbone, stages_of
 from tests.toys import write_images
 
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import DataError
 from centerhash.losses.base import HashingLoss
+from centerhash.model.model import save_tensors
 from centerhash.networks.head_options import HeadOptions
-from centerhash.networks.tensors import save_tensors
 from centerhash.training.config import TrainConfig, resolve
-from centerhash.training.context import RunContext
+from centerhash.training.context import EpochRow, RunContext
 from centerhash.training.loop import (
     epoch_batches,
     epoch_seed,
@@ -30,7 +30,6 @@ from centerhash.training.loop import (
     make_objective,
     micro_batches,
 )
-from centerhash.training.run_folder import EpochRow
 from tests.toys import CLASSES, separable, toy_config
 
 FEATURES, LABELS = separable(70)
@@ -80,7 +79,6 @@ def uninterrupted() -> tuple[nn.Module, list[EpochRow]]:
         ("constant", {0.0: 0.2, 0.99: 0.2}),
         ("cosine", {0.0: 0.2, 1 / 3: 0.15, 0.5: 0.1, 2 / 3: 0.05, 1.0: 0.0}),
         ("steps", {0.0: 0.2, 0.33: 0.2, 0.34: 0.02, 0.66: 0.02, 0.67: 0.002, 0.999: 0.002}),
-        ("decay", {0.0: 0.2, 0.33: 0.2, 1 / 3: 0.14, 2 / 3: 0.098, 0.99: 0.098}),
     ],
 )
 def test_learning_rate_by_hand(schedule: str, points: dict[float, float]) -> None:
@@ -278,7 +276,7 @@ def test_two_labeled_images() -> None:
 
 def test_accumulated_gradients() -> None:
     """Without batch norm and dropout, a central loss is a mean over images: parts add up to it."""
-    head = HeadOptions(standardise=False, input_dropout=0.0, hidden=(8,), hidden_norm=False, dropout=0.0)
+    head = HeadOptions(standardise=False, input_dropout=0.0, hidden=())
     whole, parts = (toy_config(epochs=2, head=head, gradient_accumulation_steps=count) for count in (1, 4))
     one, two = (trained(config)[0].state_dict() for config in (whole, parts))
     for name in one:

@@ -23,7 +23,7 @@ def diagnose(index: Path | None = None) -> dict[str, Any]:
     """Return the versions, the engines, the facts of an index and its model, and a list of problems."""
     versions = {"centerhash": __version__, "python": platform.python_version(), "system": platform.platform()}
     versions |= {"cpus": str(os.cpu_count()), **{name: _version(name) for name in _packages()}}
-    here = {name: find_spec(row.library or "torch") is not None for name, row in ENGINES.items()}
+    here = {name: find_spec(library) is not None for name, library in ENGINES.items()}
     engines = {name: "usable" if is_here else NOT_INSTALLED for name, is_here in here.items()}
     report: dict[str, Any] = {"versions": versions, "engines": engines, "problems": []}
     if here["torch"]:

@@ -130,6 +130,11 @@ def write_text(path: str | Path, text: str) -> None:
         stream.write(text.encode(errors="backslashreplace"))
 
 
+def shown_text(text: str) -> str:
+    """Replace bytes of a file name that are not UTF-8 by question marks."""
+    return text.encode(errors="replace").decode()
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented json, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -29,11 +29,6 @@ class Listed(Sequence[Row]):
         return self._rows[index]
 
 
-def shown_text(text: str) -> str:
-    """Replace bytes of a file name that are not UTF-8 by question marks."""
-    return text.encode(errors="replace").decode()
-
-
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """A DataFrame with a column per key."""
     return require("pandas").DataFrame(list(rows))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
-from centerhash.core.rendering import shown_text
+from centerhash.core.files import shown_text
 from centerhash.data.layouts.arrays import read_arrays, read_labels, row_names
 from centerhash.data.layouts.contents import Contents, no_labels
 from centerhash.data.layouts.detection import read_layout

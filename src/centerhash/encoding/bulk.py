@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
-from centerhash.core.files import make_folder, write_json, write_text
+from centerhash.core.files import make_folder, shown_text, write_json, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import shown_text
 from centerhash.data import list_images, open_dataset
 from centerhash.data.layouts.contents import load_array, open_array
 from centerhash.data.layouts.detection import is_described

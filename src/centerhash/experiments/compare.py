@@ -35,8 +35,7 @@ from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import Head
 from centerhash.training.finish import code_rotation, rotation_sample
-from centerhash.training.results import logits_in_chunks, write_code_files
-from centerhash.training.run_folder import drop_checkpoints
+from centerhash.training.run_folder import drop_checkpoints, logits_in_chunks, write_code_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

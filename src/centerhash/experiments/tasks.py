@@ -28,11 +28,10 @@ from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbo
 from centerhash.networks.cache import default_cache
 from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
-from centerhash.training.context import RunContext, dataset_features
+from centerhash.training.context import EpochRow, RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.pipeline import fit_in_folder, fit_model
-from centerhash.training.results import packed_codes
-from centerhash.training.run_folder import EpochRow, fingerprint, open_run
+from centerhash.training.run_folder import fingerprint, open_run, packed_codes
 
 # one stored result, ready for json
 Row: TypeAlias = dict[str, Any]

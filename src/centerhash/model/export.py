@@ -23,7 +23,6 @@ from torch.nn.utils import skip_init
 
 from centerhash.codes import pack, packed_width
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.extras import require
 from centerhash.core.files import atomic, with_checksum
 from centerhash.core.version import __version__
 from centerhash.data.listing import list_images
@@ -75,7 +74,6 @@ def export_model(model: Model, out: str | Path, *, images: Sequence[str | Path] 
     """
     if not isinstance(model, HashModel):
         raise ConfigError(f"{model!r} is an ONNX file already: copy the {PORTABLE} in '{model.folder}'.")
-    require("onnx")
     # For images, `backbone` rejects a model of features.
     backbone = model.backbone() if model.spec.backbone is not None or images is not None else None
     network = Deployed(model, backbone).eval()

@@ -7,6 +7,7 @@ nothing is ever unpickled. The same model as one file that runs without PyTorch 
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 import shutil
 from collections.abc import Mapping
@@ -14,10 +15,12 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialized
 from torch import Tensor
 
@@ -44,10 +47,11 @@ from centerhash.model.portable import PortableModel
 from centerhash.model.spec import FILES, PORTABLE, TUNED, ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.heads import BatchInvariantHead, Head, build_head
-from centerhash.networks.tensors import load_tensors, save_tensors
 
 # Bounds the memory of a pass through the head, and does not affect its results.
 _ROWS_PER_PASS = 1024
+# The metadata with the checksums by name.
+CHECKSUMS = "checksums"
 
 
 class HashModel(Model):
@@ -64,7 +68,7 @@ class HashModel(Model):
         self._tensors = dict(tensors)
         self.method = method = stored_method(spec.method)
         self._options = method.options(spec.options, spec.bits)
-        encoder = _with_prefix(tensors, "encoder.")
+        encoder = with_prefix(tensors, "encoder.")
         self._centers = tensors["centers"].float() if method.family == "central" else None
         if self._centers is not None and self._centers.shape != (len(spec.classes), spec.bits):
             raise InputError(
@@ -78,7 +82,7 @@ class HashModel(Model):
             self.network = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
             self.network.load_state_dict(encoder)
         self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
-        general = {name: tensor.numpy() for name, tensor in _with_prefix(tensors, "general.").items()}
+        general = {name: tensor.numpy() for name, tensor in with_prefix(tensors, "general.").items()}
         self.general = ITQ.from_arrays(general) if general else None
         self.general_bits = None if self.general is None else int(self.general.offset.size)
         self.has_probabilities = bool(spec.head.presence)
@@ -214,11 +218,11 @@ class HashModel(Model):
 
     def save_portable(self, folder: str | Path) -> None:
         """Write model.onnx into `folder`; it is exported unless the model's own folder holds it."""
-        # A damaged file is exported again.
-        with suppress(DataError):
-            stored = PortableModel.load(self.folder or folder)
-            if stored.digest == self.digest:
-                return stored.save(folder)
+        if self.folder is not None:
+            with suppress(DataError):  # a damaged file is exported again
+                stored = PortableModel.load(self.folder)
+                if stored.digest == self.digest:
+                    return stored.save(folder)
         from centerhash.model.export import export_model
 
         export_model(self, Path(folder) / PORTABLE)
@@ -261,6 +265,40 @@ def signed_float32(values: Tensor) -> Tensor:
     return torch.where(values < 0, values.clamp_max(-least), values).float()
 
 
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _checksums(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, int]:
+    """Checksums by name, also of the metadata."""
+    of_tensors = {}
+    for name, tensor in tensors.items():
+        facts = f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        content: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        of_tensors[name] = crc32(content, crc32(facts.encode()))
+    texts = {f"#{name}": crc32(text.encode()) for name, text in metadata.items() if name != CHECKSUMS}
+    return dict(sorted({**of_tensors, **texts}.items()))
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors by name, whole or not at all."""
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    texts = dict(metadata or {})
+    with atomic(path) as stream:
+        stream.write(serialized(plain, {**texts, CHECKSUMS: json.dumps(_checksums(plain, texts))}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what `save_tensors` wrote, and the metadata; ValueError if something does not match its checksum."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
+            metadata = dict(stored.metadata() or {})
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    if parse_json(metadata.get(CHECKSUMS, "null")) != _checksums(tensors, metadata):
+        raise ValueError(f"the numbers in {path.name} do not match their checksums")
+    return tensors, metadata

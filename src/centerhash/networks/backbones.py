@@ -219,11 +219,8 @@ def _lite(number: int, side: int, parameters: int, megabytes: int, file: str) ->
     return Backbone(name, parameters=parameters, resize=side, crop=side, weights=weights, **facts)
 
 
-def _first_weights(file: str) -> Download:
-    """Return torchvision's first ImageNet weights of a network, those of the paper's time."""
-    return Download(f"https://download.pytorch.org/models/{file}")
-
-
+# torchvision's first ImageNet weights of its networks, those of the paper's time
+_TORCHVISION = "https://download.pytorch.org/models/"
 _ROWS = (
     _lite(0, 256, 3_371_008, 19, "efficientnet-lite0-57934424.pth"),
     _lite(2, 288, 4_811_072, 25, "efficientnet-lite2-9656183e.pth"),
@@ -231,14 +228,14 @@ _ROWS = (
         name="alexnet",
         width=4096,
         parameters=57_003_840,
-        weights=_first_weights("alexnet-owt-7be5be79.pth"),
+        weights=Download(f"{_TORCHVISION}alexnet-owt-7be5be79.pth"),
         build=build_alexnet,
         megabytes=244,
         **_IMAGENET,
     ),
     Backbone(
         name="resnet50",
-        weights=_first_weights("resnet50-0676ba61.pth"),
+        weights=Download(f"{_TORCHVISION}resnet50-0676ba61.pth"),
         build=build_resnet50,
         megabytes=103,
         **_RESNET,

@@ -32,11 +32,6 @@ def default_cache() -> Path:
     return Path(os.environ.get("CENTERHASH_CACHE") or Path(base) / "centerhash")
 
 
-def network_cache() -> Path:
-    """Return the folder of the converted networks: one for all, whatever cache the features go to."""
-    return default_cache() / "networks"
-
-
 class ArrayCache:
     """Arrays (width,) of one type on disk by content key."""
 

@@ -24,19 +24,17 @@ from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels, load_views
 from centerhash.networks.backbones import Backbone, choose_device
-from centerhash.networks.cache import ArrayCache, network_cache
+from centerhash.networks.cache import ArrayCache, default_cache
 from centerhash.networks.engines import (
     Engine,
     PortableNetwork,
-    choose_engine,
-    choose_portable_engine,
+    choose_engine_of,
     open_engine,
 )
 
 if TYPE_CHECKING:
     import torch
 
-_REPAIR = "Repair or leave out these files."
 # images per pass through the network
 BATCH = 32
 # images per shard of cached features: a few seconds of work on a small machine
@@ -106,17 +104,14 @@ class Encoder:
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.backbone, self._max_pixels = backbone, max_pixels
-        # an engine that cannot be used is an error before anything is read
-        self.device: str | torch.device
-        if isinstance(backbone, PortableNetwork):
-            self.device = "cpu"
-            if isinstance(engine, str):
-                choose_portable_engine(engine, device if isinstance(device, str) else "auto")
+        self._device: str | torch.device
+        if isinstance(backbone, PortableNetwork):  # it runs on the CPU, unless the user named another device
+            self._device = device if isinstance(device, str) else "auto"
         else:
-            self.device = choose_device(device) if isinstance(device, str) else device
-            if isinstance(engine, str):
-                choose_engine(engine, self.device)
+            self._device = choose_device(str(device))
         self._engine_name, self._engine = engine, None if isinstance(engine, str) else engine
+        if isinstance(engine, str):  # one that cannot be used is an error before anything is read
+            choose_engine_of(backbone, engine, self._device)
         self._loading = threading.Lock()
 
     @property
@@ -125,7 +120,7 @@ class Encoder:
         with self._loading:
             if self._engine is None:
                 name = str(self._engine_name)
-                self._engine = open_engine(self.backbone, name, self.device, network_cache())
+                self._engine = open_engine(self.backbone, name, self._device, default_cache() / "networks")
             return self._engine
 
     @property
@@ -156,19 +151,17 @@ class Encoder:
         for step in self.stream(images):
             parts.append(step.features)
             broken |= step.broken
-        raise_if_broken(broken, len(images), _REPAIR)
+        raise_if_broken(broken, len(images), "Repair or leave out these files.")
         return np.concatenate(parts)
 
-    def stream(
-        self, images: Sequence[ImageSource], batch: int = BATCH, *, mirrored: bool = False
-    ) -> Generator[Step, None, None]:
+    def stream(self, images: Sequence[ImageSource], *, mirrored: bool = False) -> Generator[Step, None, None]:
         """Yield the features of images, or of their mirror images, batch by batch."""
 
         def read(place: int) -> NDArray[np.uint8]:
             pixels = self.pixels(images[place])
             return pixels[:, ::-1] if mirrored else pixels
 
-        batches = [range(start, min(start + batch, len(images))) for start in range(0, len(images), batch)]
+        batches = [range(start, min(start + BATCH, len(images))) for start in range(0, len(images), BATCH)]
         for places, futures in zip(batches, batches_ahead(read, batches), strict=True):
             pixels: dict[int, NDArray[np.uint8]] = {}
             broken: dict[int, ImageError] = {}
@@ -187,7 +180,6 @@ class Encoder:
         paths: Sequence[Path],
         cache: Path | None = None,
         *,
-        batch: int = BATCH,
         progress: Progress = silent,
     ) -> FeatureTable:
         """Compute features (N, D) of image files, or read them from the cache; rows of broken images are 0.
@@ -206,7 +198,7 @@ class Encoder:
         missing = [row for row, key in keys.items() if key not in known]
         done = len(paths) - len(missing)
         progress("features", done, len(paths))
-        for step in fill_cache(store, paths, keys, missing, self, SHARD, batch=batch):
+        for step in fill_cache(store, paths, keys, missing, self, SHARD):
             features[step.places] = step.features
             broken |= step.broken
             done += step.seen
@@ -235,7 +227,6 @@ def fill_cache(
     shard: int,
     *,
     mirrored: bool = False,
-    batch: int = BATCH,
 ) -> Iterator[Step]:
     """Compute the features of some rows of image files, in shards into a cache; the places of the steps are rows."""
     pending: dict[str, NDArray[np.float32]] = {}
@@ -245,7 +236,7 @@ def fill_cache(
             cache.write(list(pending), np.stack(list(pending.values())))
         pending.clear()
 
-    for step in encoder.stream([paths[row] for row in rows], batch=batch, mirrored=mirrored):
+    for step in encoder.stream([paths[row] for row in rows], mirrored=mirrored):
         places = [rows[place] for place in step.places]
         pending.update((keys[row], features) for row, features in zip(places, step.features, strict=True))
         if len(pending) >= shard:

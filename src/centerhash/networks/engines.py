@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -73,40 +72,26 @@ class PortableNetwork:
     content: Callable[[], bytes] = field(compare=False)
 
 
-@dataclass(frozen=True)
-class EngineRow:
-    """One engine, and the library that it needs besides PyTorch."""
-
-    name: str
-    library: str | None = None
-
-    @property
-    def is_here(self) -> bool:
-        """Whether its library is installed; it is not imported."""
-        return self.library is None or find_spec(self.library) is not None
-
-
-# The fastest first: the first that is installed is used without a GPU. PyTorch runs on any device.
-_ROWS = (EngineRow("openvino", "openvino"), EngineRow("onnx", "onnxruntime"), EngineRow("torch"))
-ENGINES: Mapping[str, EngineRow] = MappingProxyType({row.name: row for row in _ROWS})
+# With their libraries, the fastest first: the first that is installed is used without a GPU. PyTorch runs on any device.
+ENGINES: Mapping[str, str] = {"openvino": "openvino", "onnx": "onnxruntime", "torch": "torch"}
 
 
 def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str:
     """Return the engine to use on a device: as named, or PyTorch on a GPU and else the fastest that is installed."""
     on_cpu = str(device).startswith("cpu")
     if name == "auto":
-        return next(row.name for row in ENGINES.values() if row.is_here) if on_cpu else "torch"
+        installed = (engine for engine, library in ENGINES.items() if on_cpu and find_spec(library))
+        return next(installed, "torch")
     if name not in ENGINES:
         raise unknown_name("engine", name, [*ENGINES, "auto"])
-    row = ENGINES[name]
-    if row.library is not None and not on_cpu:
+    if name != "torch" and not on_cpu:
         raise ConfigError(
             f"engine '{name}' computes on the CPU, not on device '{device}': pass `device=\"cpu\"`, or "
             '`engine="torch"`.'
         )
-    if not row.is_here:
+    if not find_spec(ENGINES[name]):
         raise ConfigError(
-            f"engine '{name}' needs {row.library}, which is not installed: pip install 'centerhash[fast]', or pass "
+            f"engine '{name}' needs {ENGINES[name]}, which is not installed: pip install 'centerhash[fast]', or pass "
             '`engine="auto"`.'
         )
     return name
@@ -122,6 +107,12 @@ def choose_portable_engine(name: str = "auto", device: str | torch.device = "aut
     return choose_engine("onnx" if name == "auto" else name)
 
 
+def choose_engine_of(backbone: Backbone | PortableNetwork, name: str, device: str | torch.device) -> str:
+    """Return the engine to use for a network on a device; ConfigError for one that cannot run it."""
+    choose = choose_portable_engine if isinstance(backbone, PortableNetwork) else choose_engine
+    return choose(name, device)
+
+
 def open_engine(
     backbone: Backbone | PortableNetwork,
     engine: str = "auto",
@@ -133,8 +124,7 @@ def open_engine(
     A network that cannot be converted runs in PyTorch, with a warning that gives the reason; an engine chosen by name
     raises ConfigError instead.
     """
-    portable = isinstance(backbone, PortableNetwork)
-    chosen = choose_portable_engine(engine, device) if portable else choose_engine(engine, device)
+    chosen = choose_engine_of(backbone, engine, device)
     try:
         if isinstance(backbone, PortableNetwork):
             return CompiledEngine(chosen, backbone, backbone.content(), backbone.outputs)
@@ -178,10 +168,9 @@ class TorchEngine:
 
     def features(self, pixels: Pixels) -> Floats:
         """Compute features (B, D) of images (B, H, W, 3)."""
-        check_pixels(pixels, self.backbone.crop)
-        if not len(pixels):
-            return np.zeros((0, self.backbone.features), dtype=np.float32)
         import torch
+
+        check_pixels(pixels, self.backbone.crop)
 
         with torch.inference_mode():
             batch = torch.from_numpy(pixels).to(self.device)
@@ -217,8 +206,7 @@ class CompiledEngine:
         """Compute features (B, D) of images (B, H, W, 3)."""
         check_pixels(pixels, self.backbone.crop)
         singles = (pixels[row : row + 1] for row in range(len(pixels)))
-        rows = list(self._streams.map(self._runner, singles))
-        return np.concatenate(rows) if rows else np.zeros((0, self.backbone.features), dtype=np.float32)
+        return np.concatenate(list(self._streams.map(self._runner, singles)))
 
 
 # A network that is ready to run; safe to use from several threads.
@@ -240,12 +228,15 @@ def streams() -> int:
 
 def open_compiled(name: str, backbone: Backbone, folder: Path | None) -> CompiledEngine:
     """Compile a backbone, out of `folder` if it was converted before; raises whatever the libraries raise."""
+    import torch
+
     file = _stored_file(name, backbone, folder)
     if file is not None and file.exists():
         with suppress(DataError):  # a damaged file is converted again
             return CompiledEngine(name, backbone, read_npz(file, "onnx")["onnx"].tobytes())
     network = backbone.load()
-    model = converted(network, backbone.crop)
+    example = torch.zeros(1, backbone.crop, backbone.crop, 3, dtype=torch.uint8)
+    model = traced(network, example, "pixels", ("features",), any_batch=False)
     engine = CompiledEngine(name, backbone, model)
     _check_agreement(engine, network, backbone.crop)
     if file is not None:
@@ -265,7 +256,7 @@ def _stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path |
     """
     if folder is None or backbone.weights is None:
         return None
-    packages = ("torch", "torchvision", "timm", ENGINES[engine].library or engine)
+    packages = ("torch", "torchvision", "timm", ENGINES[engine])
     versions = "-".join(f"{package}{metadata.version(package)}" for package in packages)
     name = re.sub(r"[^\w.+-]", "_", f"{backbone.key}-{versions}")
     return folder / f"{name}.npz"
@@ -287,16 +278,6 @@ def _check_agreement(engine: CompiledEngine, network: nn.Module, size: int) -> N
     largest = float(np.abs(engine.features(pixels) - expected).max())
     if not largest <= AGREEMENT * float(np.abs(expected).max()):  # NaN is no agreement
         raise ValueError(f"its features differ from PyTorch's by up to {largest:.2g}")
-
-
-def converted(
-    network: nn.Module, size: int, outputs: tuple[str, ...] = ("features",), any_batch: bool = False
-) -> bytes:
-    """Return the ONNX file of a network of uint8 images (1, size, size, 3), or (B, size, size, 3) with `any_batch`."""
-    import torch
-
-    example = torch.zeros(2 if any_batch else 1, size, size, 3, dtype=torch.uint8)
-    return traced(network, example, "pixels", outputs, any_batch)
 
 
 def traced(

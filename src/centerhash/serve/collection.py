@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import CenterhashError, ImageError, InputError
-from centerhash.core.rendering import shown_text
+from centerhash.core.files import shown_text
 from centerhash.data.images import read_header
 from centerhash.index import Index
 from centerhash.index.items import Item

@@ -7,6 +7,6 @@ context      RunContext: processes, files, validation images and callbacks; the 
 finetuning   a backbone, or a part of it, and a head together; on images (augmentation) or maps (last_stages)
 loop         the training loop of all
 finish       rotation, label threshold, class sizes, general code
-results      the result files; run_folder: configuration, log, checkpoints
+run_folder   the folder of a run: configuration, log, results
 distributed  several processes, mixed precision
 """

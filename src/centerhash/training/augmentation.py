@@ -111,9 +111,8 @@ def _decoded(
     decode: Callable[[int], NDArray[np.uint8]], batches: Iterable[Sequence[int]], backbone: Backbone
 ) -> Iterator[Tensor]:
     for futures in batches_ahead(decode, batches, BATCHES_AHEAD, most_threads=16):
-        pixels = [future.result() for future in futures]
-        shape = (len(pixels), backbone.crop, backbone.crop, 3)
-        yield torch.from_numpy(np.stack(pixels) if pixels else np.zeros(shape, np.uint8))
+        pixels = np.array([future.result() for future in futures], np.uint8)
+        yield torch.from_numpy(pixels.reshape(len(pixels), backbone.crop, backbone.crop, 3))
 
 
 def readable_splits(dataset: Dataset, context: RunContext) -> Splits:

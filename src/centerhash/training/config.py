@@ -18,7 +18,7 @@ from centerhash.core.options import Options, setting
 from centerhash.methods.registry import METHODS, Method, get_method
 from centerhash.model.spec import ShorterCode
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
-from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
+from centerhash.networks.head_options import HeadOptions
 
 if TYPE_CHECKING:
     from centerhash.data import Dataset
@@ -28,14 +28,12 @@ Precision: TypeAlias = Literal["32", "bf16", "16"]
 
 # the method for images without labels
 WITHOUT_LABELS = "itq"
+# options of the head that are left to the method
+_SWITCHES = ("divide", "rotate", "evidence", "presence")
 # number of bits between two lengths of nested codes
 _LEAST_STEP = 8
 # defaults of short fine-tuning from a trained head
 _FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}
-
-
-def _plain_path(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 class TrainConfig(Options):
@@ -69,17 +67,16 @@ class TrainConfig(Options):
     optimizer: str = setting("adamw", "decoupled weight decay or L2", "Training", choices=("adamw", "adam"))
     weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)
     schedule: str = setting(
-        "cosine",
-        "schedule of the learning rate",
-        "Training",
-        choices=("cosine", "steps", "decay", "constant"),
+        "cosine", "schedule of the learning rate", "Training", choices=("cosine", "steps", "constant")
     )
     gradient_accumulation_steps: int = setting(1, "parts of a batch, to save memory", "Training", ge=1)
     precision: Precision = setting(
         "32", "precision of training, 16 and bf16 mixed with 32", "Training", choices=get_args(Precision)
     )
     backbone: str = setting(DEFAULT_BACKBONE, "see `centerhash backbones`")
-    weights: Annotated[str | None, BeforeValidator(_plain_path)] = setting(
+    weights: Annotated[
+        str | None, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+    ] = setting(
         None,
         "weights of the backbone: safetensors or a plain state dict",
         "Backbone",
@@ -183,7 +180,9 @@ def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     backbone_of(config)  # rejects an unknown name
     defaults = {**method.training, **(_FINETUNE if config.finetune != "off" else {})}
     unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
-    head = _filled_head(config.head, method)
+    # off unless the method turns them on
+    switches = (name for name in _SWITCHES if getattr(config.head, name) is None)
+    head = config.head.model_copy(update={name: method.head.get(name, False) for name in switches})
     _check_combination(config, method, head)
     shorter = tuple(
         part
@@ -193,17 +192,6 @@ def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     )
     options = method.options(config.options, config.bits)
     return config.model_copy(update={**unset, "options": options, "shorter": shorter, "head": head})
-
-
-def _filled_head(head: HeadOptions, method: Method) -> HeadOptions:
-    """Fill in the options of the head that were left to the method: off unless it turns them on."""
-    switches = ("divide", "rotate", "evidence", "presence")
-    filled: dict[str, Any] = {
-        name: method.head.get(name, False) for name in switches if getattr(head, name) is None
-    }
-    if filled.get("presence", head.presence) and head.presence_hidden is None:
-        filled["presence_hidden"] = LABEL_UNITS
-    return head.model_copy(update=filled)
 
 
 def _without_labels(config: TrainConfig, dataset: Dataset) -> TrainConfig:

@@ -18,7 +18,6 @@ from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import Encoder, FeatureTable, raise_if_broken
 from centerhash.networks.engines import PortableNetwork
 from centerhash.training.distributed import ProcessGroup
-from centerhash.training.run_folder import CHECKPOINT, EpochRow
 
 # Batches that are decoded or read while one is in use.
 BATCHES_AHEAD = 3
@@ -26,6 +25,8 @@ NO_ROWS = np.empty(0, dtype=np.int64)
 # a tenth is held out, at most 1,000 images, of at least 20
 _VALIDATION_SHARE, _MOST_VALIDATION, _LEAST_TRAINING = 10, 1_000, 20
 
+# one line of the log: epoch, loss, its parts, learning rate, seconds
+EpochRow: TypeAlias = dict[str, float]
 # called with the whole log after every epoch
 OnEpoch: TypeAlias = Callable[[list[EpochRow]], None]
 
@@ -49,7 +50,7 @@ class RunContext:
     cache_tuned: bool = True
     skip_broken: bool = False
     folder: Path | None = None
-    checkpoint_name: str = CHECKPOINT
+    checkpoint_name: str = "checkpoint.safetensors"
     checkpoint_seconds: float = 20.0
     progress: Progress = silent
     on_epoch: OnEpoch = no_log

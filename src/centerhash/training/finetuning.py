@@ -35,7 +35,6 @@ from centerhash.training.finish import (
 )
 from centerhash.training.last_stages import LastStageMaps
 from centerhash.training.loop import ParameterGroup, fit_head, fit_network, make_objective
-from centerhash.training.run_folder import HEAD_CHECKPOINT
 
 
 def fit_finetuned(
@@ -127,7 +126,9 @@ def warm_head(
     def progress(stage: str, done: int, total: int, note: str = "", /) -> None:
         context.progress("head", done, total, note)
 
-    warming = replace(context, checkpoint_name=HEAD_CHECKPOINT, progress=progress, on_epoch=no_log)
+    warming = replace(
+        context, checkpoint_name="checkpoint-head.safetensors", progress=progress, on_epoch=no_log
+    )
     head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, warming)
     return head.state_dict(), objective.state_dict()
 

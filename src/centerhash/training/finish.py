@@ -119,7 +119,8 @@ def finished_model(
     if spec.head.rotate:
         shorter = [part.bits for part in spec.shorter]
         rotation = torch.from_numpy(code_rotation(model().logits(features), shorter=shorter)).float()
-        head.set_rotation(rotation)
+        assert head.rotation is not None
+        head.rotation.matrix.copy_(rotation)
         if centers is not None:
             directions = centers.float() @ rotation
             signs = torch.where(directions >= 0, 1, -1).to(torch.int8)

@@ -20,8 +20,7 @@ from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.maps import Maps, MapTable, compute_maps
-from centerhash.networks.stages import SplitBackbone, split_backbone
+from centerhash.networks.stages import Maps, MapTable, SplitBackbone, compute_maps, split_backbone
 from centerhash.training.config import TrainConfig, backbone_of
 from centerhash.training.context import BATCHES_AHEAD, RunContext, without_broken
 from centerhash.training.loop import Inputs
@@ -54,9 +53,8 @@ class LastStageMaps:
                 return self._maps.read([int(rows[position])], bool(mirrored[position]))
 
             for futures in batches_ahead(read, (batch.tolist() for batch in batches), BATCHES_AHEAD):
-                parts = [future.result() for future in futures]
-                empty = np.zeros((0, self._split.trunk.features), np.float16)
-                yield _as_maps(np.concatenate(parts) if parts else empty, self._split)
+                maps = np.array([future.result()[0] for future in futures], np.float16)
+                yield _as_maps(maps, self._split)
 
         return inputs
 

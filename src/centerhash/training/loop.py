@@ -6,10 +6,12 @@ alone, so a run that resumes from a checkpoint repeats the steps of an uninterru
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,35 +20,35 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.centers import assign_centers, hash_centers
-from centerhash.core.errors import DataError
+from centerhash.core.errors import DataError, first_line
+from centerhash.core.files import parse_json
 from centerhash.core.parallel import torch_threads
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.methods.registry import get_method
+from centerhash.model.model import load_tensors, save_tensors, with_prefix
 from centerhash.networks.heads import WideLinear, build_head, float_rows
 from centerhash.training.config import TrainConfig
-from centerhash.training.context import RunContext
+from centerhash.training.context import EpochRow, RunContext
 from centerhash.training.distributed import ProcessGroup, share_layers
-from centerhash.training.run_folder import EpochRow, restore_checkpoint, store_checkpoint
 
 # from the positions (B,) of each batch among the training images, and the epoch, to the network's input
 Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
 Network = TypeVar("Network", bound=nn.Module)
 Measure: TypeAlias = Callable[[Network], float]  # mAP of held-out images by the current network
+Modules: TypeAlias = Mapping[str, nn.Module]
 ParameterGroup: TypeAlias = dict[str, Any]  # "params", which learn at the share "factor" of the learning rate
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
     """Return the learning rate after the share `progress` in [0, 1) of all steps.
 
-    "cosine" falls to 0, "steps" to a tenth after every third, "decay" to 0.7 after every ten epochs.
+    "cosine" falls to 0, "steps" to a tenth after every third.
     """
     if config.schedule == "cosine":
         return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
     if config.schedule == "steps":
         return config.learning_rate * 0.1 ** int(3 * progress)
-    if config.schedule == "decay":
-        return config.learning_rate * 0.7 ** (int(progress * config.epochs + 1e-9) // 10)
     return config.learning_rate
 
 
@@ -161,7 +163,7 @@ def fit_network(
             weight_decay=config.weight_decay,
             fused=group.device.type in ("cpu", "cuda"),  # one pass over the parameters, not ten
         )
-        modules: dict[str, nn.Module] = {"head": network, "objective": objective}
+        modules: Modules = {"head": network, "objective": objective}
         log = restore_checkpoint(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
         called, optimizer = group.setup(network, optimizer)
         targets = torch.from_numpy(labels)
@@ -242,3 +244,44 @@ def _run_epoch(
 def micro_batches(batch: Tensor, count: int) -> list[Tensor]:
     """Cut a batch (B,) into `count` parts of at least two rows, since batch norm needs two."""
     return list(torch.tensor_split(batch, max(1, min(count, len(batch) // 2))))
+
+
+def store_checkpoint(
+    path: Path, modules: Modules, optimizer: torch.optim.Optimizer, log: list[EpochRow]
+) -> None:
+    """Write everything that a run needs to resume as one safetensors file, atomically."""
+    tensors = {
+        f"{kind}.{name}": value
+        for kind, module in modules.items()
+        for name, value in module.state_dict().items()
+    }
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    save_tensors(path, tensors, {"log": json.dumps(log)})
+
+
+def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
+    """Read a file written by `store_checkpoint` into modules and optimizer; return the log so far."""
+    try:
+        tensors, metadata = load_tensors(path)
+        log: list[EpochRow] = parse_json(metadata["log"])
+        for kind, module in modules.items():
+            module.load_state_dict(with_prefix(tensors, f"{kind}."))
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in with_prefix(tensors, "optimizer.").items():
+            number, name = key.split(".", 1)
+            state.setdefault(int(number), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
+            raise ValueError("its log does not list the first epochs")
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(
+            f"the checkpoint '{path}' is damaged or of another run ({first_line(error)}): delete it to train from the "
+            "start."
+        ) from None
+    for parameter, known in optimizer.state.items():
+        for name, value in known.items():
+            # a fused step relies on the memory layout of the parameter
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                known[name] = torch.empty_like(parameter).copy_(value)
+    return log

@@ -25,7 +25,7 @@ from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import float_rows
 from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.context import RunContext, dataset_features
+from centerhash.training.context import EpochRow, RunContext, dataset_features
 from centerhash.training.finetuning import fit_finetuned
 from centerhash.training.finish import (
     array_tensors,
@@ -37,7 +37,7 @@ from centerhash.training.finish import (
     with_general_code,
 )
 from centerhash.training.loop import fit_head, make_objective
-from centerhash.training.run_folder import EpochRow, write_log
+from centerhash.training.run_folder import write_log
 
 # rows per pass through the head when it is validated
 _CHUNK = 8192

@@ -4,7 +4,7 @@
     print(evaluate(model, "photos"))
 
 `train` calls, in this order: `open_dataset`, `resolve` (config), `join_processes` (distributed), `open_run` (run_folder),
-`fit_model` (pipeline), `write_results` (results).
+`fit_model` (pipeline), `write_results` (run_folder).
 """
 
 from __future__ import annotations
@@ -25,11 +25,24 @@ from centerhash.model.base import Model
 from centerhash.model.model import HashModel
 from centerhash.networks.cache import default_cache
 from centerhash.training.config import TrainConfig, resolve
-from centerhash.training.context import NO_ROWS, OnEpoch, RunContext, dataset_features, hold_out, no_log
+from centerhash.training.context import (
+    NO_ROWS,
+    EpochRow,
+    OnEpoch,
+    RunContext,
+    dataset_features,
+    hold_out,
+    no_log,
+)
 from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.pipeline import fit_in_folder, fit_model
-from centerhash.training.results import packed_codes, write_results
-from centerhash.training.run_folder import EpochRow, drop_checkpoints, is_finished, open_run
+from centerhash.training.run_folder import (
+    drop_checkpoints,
+    is_finished,
+    open_run,
+    packed_codes,
+    write_results,
+)
 
 
 @runtime_checkable

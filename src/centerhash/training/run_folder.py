@@ -18,33 +18,44 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
-from centerhash.core.errors import ConfigError, DataError, first_line
+from centerhash.codes import Packed, binarize, first_bits, pack, packed_width
+from centerhash.core.errors import ConfigError, DataError, OutputError, first_line
 from centerhash.core.files import (
     explain_write_errors,
+    make_folder,
     parse_json,
     refuse_links,
     write_json,
+    write_npz,
     write_text,
 )
 from centerhash.core.locks import writer_lock
+from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
+from centerhash.data.splits import Splits
+from centerhash.encoding.code_files import CodeFile, write_codes
+from centerhash.model.base import Model
+from centerhash.model.model import HashModel
 from centerhash.model.spec import PORTABLE, TUNED
-from centerhash.networks.tensors import load_tensors, save_tensors
 from centerhash.training.config import TrainConfig, backbone_of
+from centerhash.training.context import EpochRow, RunContext
 from centerhash.training.distributed import ProcessGroup
 
-CHECKPOINT, HEAD_CHECKPOINT = "checkpoint.safetensors", "checkpoint-head.safetensors"
+# rows encoded at a time: bounds memory, does not affect results
+_CHUNK = 8192
 CODES = ("query.npz", "database.npz")
 _MODEL = ("model.json", "model.safetensors")
 _RESULTS = (*CODES, *_MODEL, PORTABLE, TUNED, "weights.npz")
@@ -53,10 +64,6 @@ _LOCK = "lock"
 _BUSY = (
     "process {holder} is training into '{folder}': wait until it has finished, or train into another folder."
 )
-
-# One line of the log: epoch, loss, its parts, learning rate, seconds.
-EpochRow: TypeAlias = dict[str, float]
-Modules: TypeAlias = Mapping[str, nn.Module]
 
 
 def is_finished(folder: Path) -> bool:
@@ -163,58 +170,102 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """Read the config.json of a run."""
     path = Path(folder) / "config.json"
     try:
-        config = parse_json(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it is no json object")
+        return config
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
     except ValueError as error:  # not json, or not UTF-8
         raise DataError(f"'{path}' is damaged ({error}); overwrite the run to train it again.") from None
-    if not isinstance(config, dict):
-        raise DataError(f"'{path}' is no json object; overwrite the run to train it again.")
-    return config
 
 
-def store_checkpoint(
-    path: Path, modules: Modules, optimizer: torch.optim.Optimizer, log: list[EpochRow]
+def write_results(
+    folder: Path,
+    model: HashModel,
+    features: NDArray[Any],
+    dataset: Dataset,
+    splits: Splits,
+    context: RunContext,
 ) -> None:
-    """Write everything that a run needs to resume as one safetensors file, atomically."""
-    tensors = {
-        f"{kind}.{name}": value
-        for kind, module in modules.items()
-        for name, value in module.state_dict().items()
-    }
-    for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
-    save_tensors(path, tensors, {"log": json.dumps(log)})
+    """Write splits, model, weights and codes, then delete the checkpoints."""
+    train, validation = context.split_validation(splits.train)
+    splits = replace(splits, train=train)
+    held_out = {"validation": validation} if len(validation) else {}
+    write_npz(folder / "splits.npz", {**dict(splits.items()), **held_out})
+    packed = packed_codes(model, features, (splits.query, splits.database), context.progress)
+    for part in model.spec.shorter:
+        inside = make_folder(folder / str(part.bits))
+        _save(model.at(part.bits), inside)
+        prefixes = [first_bits(codes, part.bits) for codes in packed]
+        write_code_files(inside, part.bits, prefixes, dataset, splits)
+    _save(model, folder)
+    if model.has_centers:
+        _write_weights(folder, model, features, dataset.labels, train)
+    write_code_files(folder, model.bits, packed, dataset, splits)
+    drop_checkpoints(folder)
 
 
-def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
-    """Read a file written by `store_checkpoint` into modules and optimizer; return the log so far."""
+def write_code_files(
+    folder: Path, bits: int, packed: Sequence[Packed], dataset: Dataset, splits: Splits
+) -> None:
+    """Write query.npz and database.npz: codes with rows, labels, and names of image files."""
+    for name, rows, codes in zip(CODES, (splits.query, splits.database), packed, strict=True):
+        names = [dataset.names[row] for row in rows.tolist()] if dataset.kind == "images" else None
+        stored = CodeFile(bits, codes, names, ids=rows)
+        if dataset.has_labels:
+            stored = replace(stored, labels=dataset.labels[rows], classes=dataset.classes)
+        write_codes(folder / name, stored)
+
+
+def _save(model: HashModel, folder: Path) -> None:
+    """Write a model, and model.onnx; a model that cannot be converted is complete without it."""
+    model.save(folder)
     try:
-        tensors, metadata = load_tensors(path)
-        log: list[EpochRow] = parse_json(metadata["log"])
-        for kind, module in modules.items():
-            module.load_state_dict(_below(tensors, kind))
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in _below(tensors, "optimizer").items():
-            number, name = key.split(".", 1)
-            state.setdefault(int(number), {})[name] = value
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
-            raise ValueError("its log does not list the first epochs")
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise DataError(
-            f"the checkpoint '{path}' is damaged or of another run ({first_line(error)}): delete it to train from the "
-            "start."
-        ) from None
-    for parameter, known in optimizer.state.items():
-        for name, value in known.items():
-            # a fused step relies on the memory layout of the parameter
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
-                known[name] = torch.empty_like(parameter).copy_(value)
-    return log
+        model.save_portable(folder)
+    except OutputError:
+        raise
+    except Exception as error:  # the exporter raises nearly anything for operators that it does not know
+        lacks = f"'{folder}' gets no {PORTABLE}, so the model needs PyTorch and cannot be stored in an index"
+        warnings.warn(f"{lacks}: {first_line(error)}.", stacklevel=2)
 
 
-def _below(tensors: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-    """Return the tensors of one kind, by their names without it."""
-    prefix = f"{kind}."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+def _write_weights(
+    folder: Path, model: HashModel, features: NDArray[Any], labels: NDArray[np.bool_], rows: NDArray[np.int64]
+) -> None:
+    """Store the training images' weights as (row, class, weight) triplets: few labels of many classes are set."""
+    triplets = []
+    for start in range(0, len(rows), 4096):
+        part = rows[start : start + 4096]
+        weights = model.weights(features[part], labels[part])
+        image, label = np.nonzero(labels[part])
+        triplets.append((part[image], label, weights[image, label]))
+    row, label, weight = (np.concatenate(column) for column in zip(*triplets, strict=True))
+    write_npz(folder / "weights.npz", {"rows": row, "classes": label, "weights": weight})
+
+
+def packed_codes(
+    model: Model,
+    features: NDArray[Any],
+    sides: Sequence[NDArray[np.int64]],
+    progress: Progress = silent,
+) -> list[Packed]:
+    """Encode `features[rows]` into packed codes for the rows of each side (query, database)."""
+    total, done, codes = sum(map(len, sides)), 0, []
+    for rows in sides:
+        packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
+        for part, logits in logits_in_chunks(model, features, rows):
+            packed[part] = pack(binarize(logits))
+            done += len(logits)
+            progress("encoding", done, total)
+        codes.append(packed)
+    return codes
+
+
+def logits_in_chunks(
+    model: Model, features: NDArray[Any], rows: NDArray[np.int64]
+) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """Yield logits (n, K) of `features[rows]`, a few thousand rows at a time, each with its slice of the rows."""
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield part, model.logits(features[rows[part]])

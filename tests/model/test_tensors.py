@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from centerhash.networks.tensors import load_tensors, save_tensors
+from centerhash.model.model import load_tensors, save_tensors
 
 TENSORS = {
     "matrix": torch.arange(6.0).reshape(2, 3).T,  # not contiguous
