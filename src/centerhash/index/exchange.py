@@ -22,8 +22,7 @@ from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
-from centerhash.index.items import Item, LabelScores
-from centerhash.index.results import Added
+from centerhash.index.items import Added, Item, LabelScores
 
 if TYPE_CHECKING:
     from centerhash.encoding.code_files import CodeFile
@@ -109,7 +108,7 @@ def export_to_milvus(index: Index, address: str, report: Progress) -> int:
     """Write codes, labels and attributes of all items to a new collection, and return how many there are."""
     from centerhash.index.milvus import MilvusIndex
 
-    model = None if index.model_info.method is None else index.model
+    model = None if index.facts.method is None else index.model
     bits = index.bits if model is None else None
     done, stored = 0, index.items()
     with (

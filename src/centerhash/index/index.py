@@ -22,12 +22,14 @@ from centerhash.core.progress import Progress, resolve_progress
 from centerhash.index import query as queries
 from centerhash.index import writing
 from centerhash.index.items import (
+    Added,
     Counts,
     Facts,
     Filter,
     Item,
     Keys,
     LabelScores,
+    Results,
     Value,
     attribute_column,
     check_attributes,
@@ -36,12 +38,12 @@ from centerhash.index.items import (
     check_scores,
     check_text,
     is_id,
+    no_model,
 )
 from centerhash.index.like import bits_of, example_weights, some_bits
 from centerhash.index.near_pairs import Pairs, code_pairs
-from centerhash.index.query import LabelQuery, ModelInfo, Query
+from centerhash.index.query import LabelQuery, Query, as_result
 from centerhash.index.ranking import both
-from centerhash.index.results import Added, Results, as_result
 from centerhash.index.store import LABELS, Snapshot, Store
 
 if TYPE_CHECKING:  # what runs models takes long to import
@@ -80,12 +82,11 @@ class Index:
     """
 
     def __init__(self, folder: Path, store: Store) -> None:
-        self.folder, self._store = folder, store
+        self.folder, self._store, self.facts = folder, store, store.facts
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
         self._preparing = Lock()  # of the model and its encoder
         self._model: PortableModel | None = None
         self._encoder: Encoder | None = None
-        self.model_info = ModelInfo.from_json(store.facts.bits, store.facts.general_bits, store.facts.model)
 
     @classmethod
     def create(
@@ -111,11 +112,11 @@ class Index:
         _check_new(target)
         with atomic_folder(target) as draft:
             if bits is None:
-                info = _save_model(model, draft / MODEL)
+                facts = _save_model(model, draft / MODEL, kinds)
             else:
-                info = ModelInfo(check_bits(bits), None if general_bits is None else check_bits(general_bits))
-            facts = Facts(info.bits, info.general_bits, kinds, info.to_json())
-            Store.create(draft / ITEMS, facts, info.classes).close()
+                general = None if general_bits is None else check_bits(general_bits)
+                facts = Facts(check_bits(bits), general, kinds)
+            Store.create(draft / ITEMS, facts).close()
         return cls.open(target)
 
     @classmethod
@@ -146,22 +147,22 @@ class Index:
     @property
     def bits(self) -> int:
         """K, the length of the semantic codes."""
-        return self._store.facts.bits
+        return self.facts.bits
 
     @property
     def general_bits(self) -> int | None:
         """The length of the general codes; None without."""
-        return self._store.facts.general_bits
+        return self.facts.general_bits
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes of the model, which a query by labels may name."""
-        return self.model_info.classes
+        return self.facts.classes
 
     @property
     def attributes(self) -> dict[str, type]:
         """The attributes of items: float or str by name."""
-        return {name: _TYPES[kind] for name, kind in self._store.facts.attributes.items()}
+        return {name: _TYPES[kind] for name, kind in self.facts.attributes.items()}
 
     @property
     def read_only(self) -> bool:
@@ -176,8 +177,8 @@ class Index:
     @property
     def model(self) -> PortableModel:
         """The model that makes the codes; it is loaded on first use."""
-        if self.model_info.method is None:
-            raise queries.no_model("add and search codes, or create an index with a model")
+        if self.facts.method is None:
+            raise no_model("add and search codes, or create an index with a model")
         from centerhash.model.portable import PortableModel
 
         with self._preparing:
@@ -187,7 +188,7 @@ class Index:
     def encoder(self) -> Encoder:
         """Return what reads images; it is loaded on first use."""
         model = self.model
-        if self.model_info.backbone is None:
+        if self.facts.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images. "
                 "Search by an embedding, an id or labels, or train on images."
@@ -352,14 +353,14 @@ class Index:
             if query is not None:
                 made = queries.query_by_features(self.model, self._features(query, one=True))
             elif code is not None:
-                made = queries.query_by_code(self.model_info, code)
+                made = queries.query_by_code(self.facts, code)
             elif id is not None:
-                made = queries.query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
+                made = queries.query_by_item(self.facts, self._items(snapshot, _listed(id))[0])
             elif labels is not None:
-                made = queries.query_by_labels(self.model_info, labels)
+                made = queries.query_by_labels(self.facts, labels)
             else:
                 made = self._query_by_examples(snapshot, like, unlike)
-            ranking = made.ranking(self.model_info, by, within, copies)
+            ranking = made.ranking(self.facts, by, within, copies)
             mask = snapshot.allowed(self._filter(snapshot, only))
             rows = ranking.first(snapshot.view, k + len(made.items), mask)
             items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
@@ -517,7 +518,7 @@ class Index:
         """Read everything and return one sentence for each damage that was found, naming the file."""
         problems = self._store.verify()
         try:
-            if self.model_info.method is not None:
+            if self.facts.method is not None:
                 self.model.content()  # raises if the model is damaged
         except InputError as error:
             problems.append(str(error))
@@ -530,7 +531,7 @@ class Index:
         with atomic_folder(target) as draft, resolve_progress(progress) as report:
             self._store.back_up(draft / ITEMS, report)
             with explain_write_errors(target):
-                if self.model_info.method is not None:
+                if self.facts.method is not None:
                     self.model.content()
                     shutil.copytree(self.folder / MODEL, draft / MODEL)
             with Index.open(draft) as copy:
@@ -541,7 +542,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """Return model, size and labels."""
-        meta, info = self._store.meta(), self.model_info
+        meta, info = self._store.meta(), self.facts
         return {
             "index": str(self.folder),
             "size": meta.items - meta.hidden,
@@ -616,8 +617,8 @@ def _no_index(folder: Path) -> DataError:
     return DataError(f"'{folder}' {reason}; {advice}.")
 
 
-def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
-    """Write the model of a new index, and return what queries need of it."""
+def _save_model(model: Model | str | Path | None, folder: Path, attributes: Mapping[str, str]) -> Facts:
+    """Write the model of a new index, and return the facts of the index."""
     from centerhash.model.base import Model
     from centerhash.model.loading import load
     from centerhash.model.portable import PortableModel
@@ -628,7 +629,8 @@ def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
     loaded.save_portable(folder)
     spec = PortableModel.load(folder).spec
     about = spec.method, spec.backbone, spec.classes, spec.label_threshold or 0.0
-    return ModelInfo(spec.bits, spec.general_bits, *about, spec.center_codes(), spec.center_directions())
+    centers = spec.center_codes(), spec.center_directions()
+    return Facts(spec.bits, spec.general_bits, attributes, *about, *centers)
 
 
 def _attribute_kinds(attributes: Mapping[str, type]) -> dict[str, str]:

@@ -20,14 +20,13 @@ searches need no lock.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Thread, current_thread
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
-from centerhash.index.items import FORMAT, LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
+from centerhash.index.items import LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
 from centerhash.model.base import FILTERED
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -557,14 +556,14 @@ class Store:
         self.meta()
 
     @classmethod
-    def create(cls, path: Path, facts: Facts, labels: Sequence[str] = ()) -> Self:
-        """Create the file of an empty store and open it; `labels` are numbered first, in their order."""
+    def create(cls, path: Path, facts: Facts) -> Self:
+        """Create the file of an empty store and open it; the model's classes are its first labels."""
         with closing(sqlite3.connect(path, isolation_level=None)) as sql:
             sql.executescript(f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA}")
-            text, meta = json.dumps(asdict(facts)), Meta(0, texts=len(labels))
+            text, meta = facts.to_json(), Meta(0, texts=len(facts.classes))
             sql.execute("INSERT INTO facts VALUES (?, ?)", (text, crc_of(text)))
             sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, crc_of(*meta)))
-            rows = ((number, "", name) for number, name in enumerate(labels))
+            rows = ((number, "", name) for number, name in enumerate(facts.classes))
             sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
             sql.execute("COMMIT")
         return cls(path)
@@ -573,10 +572,7 @@ class Store:
         row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
         if row is None or crc_of(row[0]) != row[1]:
             raise DataError(f"'{self.path}' is damaged (the table facts): {_ADVICE}.")
-        facts = json.loads(row[0])
-        if facts["format"] != FORMAT:
-            raise DataError(f"'{self.path}' is of another version of centerhash: create the index again.")
-        return Facts(**facts)
+        return Facts.from_json(row[0])
 
     # --- connections
 
