@@ -43,9 +43,8 @@ class Row:
 def create(folder: Path) -> Index:
     """Create an index whose label queries need no network."""
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = {"price": "number", "kind": "text"}
     model = "toy", None, NAMES, 0.0, CENTERS, CENTERS.astype(np.float32)
-    Store.create(folder / ITEMS, Facts(BITS, GENERAL_BITS, kinds, *model)).close()
+    Store.create(folder / ITEMS, Facts(BITS, GENERAL_BITS, ATTRIBUTES, *model)).close()
     return Index.open(folder)
 
 

@@ -19,6 +19,7 @@ from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
 from centerhash.core.progress import Progress, resolve_progress
+from centerhash.data.images import MAX_PIXELS
 from centerhash.index import query as queries
 from centerhash.index import writing
 from centerhash.index.items import (
@@ -57,7 +58,6 @@ Names: TypeAlias = list[str]
 ITEMS, MODEL = "items.db", "model"
 _FILES = (ITEMS, f"{ITEMS}-wal", f"{ITEMS}-shm", f"{ITEMS}-journal", MODEL)
 _PAGE = 1 << 16  # items that are encoded and written at a time, at least
-_TYPES: Mapping[str, type] = {"number": float, "text": str}
 _MAX_NAME = 64  # characters of the name of an attribute
 
 
@@ -79,14 +79,18 @@ class Index:
 
     The folder holds items.db (SQLite) and model/model.onnx. Threads may share an index, and processes may share a
     folder: any number reads while one writes. A search reads one commit and waits for nobody.
+
+    `bits` is K, the length of the semantic codes, and `general_bits` that of the general ones, None without. `classes`
+    are those of the model, which a query by labels may name; `attributes` of items are float or str by name.
     """
 
     def __init__(self, folder: Path, store: Store) -> None:
-        self.folder, self._store, self.facts = folder, store, store.facts
+        self.folder, self.read_only, self._store, self.facts = folder, store.read_only, store, store.facts
+        self.bits, self.general_bits = self.facts.bits, self.facts.general_bits
+        self.classes, self.attributes = self.facts.classes, self.facts.attributes
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
-        self._preparing = Lock()  # of the model and its encoder
+        self._loading = Lock()  # of the model
         self._model: PortableModel | None = None
-        self._encoder: Encoder | None = None
 
     @classmethod
     def create(
@@ -108,7 +112,7 @@ class Index:
             raise InputError("`general_bits` is of an index without a model: give `bits` as well.")
         if model is not None and bits is not None:
             raise InputError("an index has either a model or codes of `bits`: give one of both.")
-        kinds, target = _attribute_kinds(attributes or {}), Path(folder)
+        kinds, target = _checked_types(attributes or {}), Path(folder)
         _check_new(target)
         with atomic_folder(target) as draft:
             if bits is None:
@@ -127,47 +131,22 @@ class Index:
         read_only: bool = False,
         device: str = "auto",
         engine: str = "auto",
-        max_pixels: int | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> Self:
         """Open an index. Its model is loaded when an embedding or an image first needs it.
 
-        Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the network:
+        Images are read on `device`, and rejected above `max_pixels`. `engine` runs the network:
         "onnx", "openvino", or "auto" for the fastest one installed.
         """
         place = Path(folder)
         if not (place / ITEMS).is_file():
             raise _no_index(place)
         refuse_links(place, _FILES)
-        index, limit = cls(place, Store(place / ITEMS, read_only=read_only)), {"max_pixels": max_pixels}
-        index._encoding = {"device": device, "engine": engine, **({} if max_pixels is None else limit)}
+        index = cls(place, Store(place / ITEMS, read_only=read_only))
+        index._encoding = {"device": device, "engine": engine, "max_pixels": max_pixels}
         return index
 
     # --- facts
-
-    @property
-    def bits(self) -> int:
-        """K, the length of the semantic codes."""
-        return self.facts.bits
-
-    @property
-    def general_bits(self) -> int | None:
-        """The length of the general codes; None without."""
-        return self.facts.general_bits
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes of the model, which a query by labels may name."""
-        return self.facts.classes
-
-    @property
-    def attributes(self) -> dict[str, type]:
-        """The attributes of items: float or str by name."""
-        return {name: _TYPES[kind] for name, kind in self.facts.attributes.items()}
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the index was opened to be read only."""
-        return self._store.read_only
 
     @property
     def version(self) -> int:
@@ -181,7 +160,7 @@ class Index:
             raise no_model("add and search codes, or create an index with a model")
         from centerhash.model.portable import PortableModel
 
-        with self._preparing:
+        with self._loading:
             self._model = self._model or PortableModel.load(self.folder / MODEL)
             return self._model
 
@@ -193,9 +172,7 @@ class Index:
                 "the model of this index was trained on features and has no backbone, so it cannot read images. "
                 "Search by an embedding, an id or labels, or train on images."
             )
-        with self._preparing:
-            self._encoder = self._encoder or model.encoder(**self._encoding)
-            return self._encoder
+        return model.encoder(**self._encoding)
 
     # --- changes
 
@@ -402,8 +379,8 @@ class Index:
         among = only.get("among")
         if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
             among = np.array(list(snapshot.known_keys(_listed(among)).values()), np.int64)
-        having, without = only.get("having", ()), only.get("without", ())
-        return queries.filter_of(self.attributes, having, without, only.get("where"), among)
+        filters: Any = {**only, "among": among}
+        return queries.filter_of(self.attributes, **filters)
 
     def list(
         self, offset: int = 0, limit: int = 100, *, order: str | None = None, **only: Unpack[Only]
@@ -611,13 +588,11 @@ def _check_new(folder: Path) -> None:
 
 
 def _no_index(folder: Path) -> DataError:
-    is_old = (folder / "index.json").is_file()
-    reason = "was made by an earlier version: move it away" if is_old else f"is no index ({ITEMS} is missing)"
     advice = "create one with `centerhash index create` or centerhash.Index.create, and add its items"
-    return DataError(f"'{folder}' {reason}; {advice}.")
+    return DataError(f"'{folder}' is no index ({ITEMS} is missing): {advice}.")
 
 
-def _save_model(model: Model | str | Path | None, folder: Path, attributes: Mapping[str, str]) -> Facts:
+def _save_model(model: Model | str | Path | None, folder: Path, attributes: Mapping[str, type]) -> Facts:
     """Write the model of a new index, and return the facts of the index."""
     from centerhash.model.base import Model
     from centerhash.model.loading import load
@@ -633,15 +608,14 @@ def _save_model(model: Model | str | Path | None, folder: Path, attributes: Mapp
     return Facts(spec.bits, spec.general_bits, attributes, *about, *centers)
 
 
-def _attribute_kinds(attributes: Mapping[str, type]) -> dict[str, str]:
-    kinds = {kind: name for name, kind in _TYPES.items()}
+def _checked_types(attributes: Mapping[str, type]) -> dict[str, type]:
     for name, kind in attributes.items():
         if not 0 < len(check_text(name, "the name of an attribute")) <= _MAX_NAME or not name.isprintable():
             allowed = f"1 to {_MAX_NAME} printable characters"
             raise InputError(f"the name of an attribute has {allowed}, got {name!r:.80}.")
-        if kind not in kinds:
+        if kind not in (float, str):
             raise InputError(f"the attribute '{name}' is a number (float) or a text (str), got {kind!r:.80}.")
-    return {name: kinds[kind] for name, kind in attributes.items()}
+    return dict(attributes)
 
 
 def _listed(ids: str | Sequence[str] | NDArray[Any]) -> list[str]:

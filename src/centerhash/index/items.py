@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -157,7 +156,7 @@ class Facts:
 
     bits: int
     general_bits: int | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)  # "number" or "text" by name
+    attributes: Mapping[str, type] = field(default_factory=dict)  # float or str by name
     method: str | None = None  # None for an index without a model
     backbone: str | None = None
     classes: tuple[str, ...] = ()
@@ -167,8 +166,10 @@ class Facts:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """Return all as JSON, with the bytes of arrays in hex digits."""
-        return json.dumps(asdict(self), default=lambda array: array.tobytes().hex())
+        """Return all as JSON, with the names of types and the bytes of arrays in hex digits."""
+        types = {name: kind.__name__ for name, kind in self.attributes.items()}
+        facts = {**vars(self), "attributes": types}
+        return json.dumps(facts, default=lambda array: array.tobytes().hex())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -179,7 +180,8 @@ class Facts:
         for name, dtype in (("hash_centers", "i1"), ("directions", "<f4")):
             if facts[name] is not None:
                 facts[name] = np.frombuffer(bytes.fromhex(facts[name]), dtype).reshape(-1, facts["bits"])
-        return cls(**facts | {"classes": tuple(facts["classes"])})
+        types = {name: {"float": float, "str": str}[kind] for name, kind in facts["attributes"].items()}
+        return cls(**facts | {"classes": tuple(facts["classes"]), "attributes": types})
 
     @property
     def centers(self) -> Codes:
@@ -193,14 +195,16 @@ class Facts:
             )
         return self.hash_centers
 
-    @cached_property
+    @property
     def columns(self) -> dict[str, np.dtype[Any]]:
         """The types of all columns of fixed width. Texts are their number + 1, and 0 is a missing one."""
         codes = {"semantic": self.bits, "general": self.general_bits}
         types: dict[str, Any] = {name: ("u1", (packed_width(bits),)) for name, bits in codes.items() if bits}
         types |= {"key": "<u4", "flags": "u1"}
-        kinds = {"number": "<f8", "text": "<u4"}
-        types |= {attribute_column(name): kinds[kind] for name, kind in self.attributes.items()}
+        types |= {
+            attribute_column(name): "<f8" if kind is float else "<u4"
+            for name, kind in self.attributes.items()
+        }
         return {name: np.dtype(kind) for name, kind in types.items()}
 
 

@@ -186,7 +186,7 @@ class MilvusIndex:
 
     def _conditions(self, having: Any, without: Any, where: Any, excluded: Sequence[str]) -> Iterator[str]:
         """Yield the filter in Milvus' language: texts are percent-encoded or JSON, numbers are printed."""
-        only = queries.filter_of(self.attributes, having, without, where, None)
+        only = queries.filter_of(self.attributes, having, without, where)
         yield from (f'ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.having)
         yield from (f'not ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.without)
         yield from (f'id != "{_text(id)}"' for id in excluded)

@@ -179,10 +179,10 @@ def query_by_item(info: Facts, item: Item) -> Query:
 
 def filter_of(
     attributes: Mapping[str, type],
-    having: str | Sequence[str],
-    without: str | Sequence[str],
-    where: Mapping[str, Any] | None,
-    among: Keys | None,
+    having: str | Sequence[str] = (),
+    without: str | Sequence[str] = (),
+    where: Mapping[str, Any] | None = None,
+    among: Keys | None = None,
 ) -> Filter:
     """Return the filter for what a caller passed; `among` are keys."""
     both = (having, without)

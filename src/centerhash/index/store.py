@@ -448,7 +448,7 @@ class Snapshot:
         ids, attributes = self.ids(keys), dict[str, list[Any]]()
         for name, kind in self.store.facts.attributes.items():
             values = columns[attribute_column(name)].tolist()
-            if kind == "text":
+            if kind is str:
                 texts = self.texts({value - 1 for value in values if value})
                 attributes[name] = [texts[value - 1] if value else None for value in values]
             else:  # NaN is a missing number
@@ -498,7 +498,7 @@ class Snapshot:
         masks += [~self.view.having(labels.get(label)) for label in only.without]
         for name, wanted in only.where.items():
             values = self.view[attribute_column(name)]
-            if self.store.facts.attributes[name] == "number":
+            if self.store.facts.attributes[name] is float:
                 masks += [values >= wanted[0], values <= wanted[1]]  # NaN is in no range
             else:
                 numbers = self.text_numbers(name, [str(text) for text in wanted]).values()

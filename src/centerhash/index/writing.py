@@ -87,7 +87,7 @@ def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[
             columns["general"] = np.zeros(len(keys), general)
         flags |= BARE * (~columns["general"].any(axis=1)).astype(np.uint8)
     for name, kind in snapshot.store.facts.attributes.items():
-        if kind == "text":
+        if kind is str:
             values = given[attribute_column(name)].tolist()
             texts = snapshot.add_texts(name, [text for text in values if text is not None])
             columns[attribute_column(name)] = np.array(
