@@ -23,6 +23,7 @@ from centerhash.core.files import atomic
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.index.items import Added, Item, LabelScores
+from centerhash.index.query import named_scores
 
 if TYPE_CHECKING:
     from centerhash.encoding.code_files import CodeFile
@@ -81,10 +82,7 @@ def _scores(codes: CodeFile, classes: Sequence[str]) -> list[LabelScores] | None
     if not codes.probabilities.shape == codes.shares.shape == expected:
         raise DataError(f"probabilities and shares must be of shape {expected}.")
     both = np.stack([codes.probabilities, codes.shares], axis=2)
-    return [
-        {classes[j]: (int(row[j, 0]), int(row[j, 1])) for j in np.flatnonzero(row.any(axis=1)).tolist()}
-        for row in both
-    ]
+    return named_scores(classes, both, np.asarray(both.any(axis=2)))
 
 
 def export_items(index: Index, out: Path, to: str, report: Progress) -> int:

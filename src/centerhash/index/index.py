@@ -280,9 +280,6 @@ class Index:
         with self._store.reading() as snapshot:
             yield snapshot.sql
 
-    def _searching(self) -> AbstractContextManager[Snapshot]:
-        return self._store.reading(*self._store.columns, LABELS)
-
     def compact(self) -> None:
         """Reclaim the space of removed items. Keys stay as they are."""
         writing.compact(self._store)
@@ -326,7 +323,7 @@ class Index:
         if len(names) != 1:
             got = " and ".join(names) or "none"
             raise InputError(f"search by exactly one of an embedding, code, id, labels or like, got {got}.")
-        with self._searching() as snapshot:
+        with self._store.reading(*self._store.columns, LABELS) as snapshot:
             if query is not None:
                 made = queries.query_by_features(self.model, self._features(query, one=True))
             elif code is not None:
@@ -396,7 +393,7 @@ class Index:
             numbers = [name for name, kind in self.attributes.items() if kind is float]
             allowed = ", ".join(numbers) or "there is none"
             raise InputError(f"items are ordered by a number ({allowed}), got {order!r}.")
-        with self._searching() as snapshot:
+        with self._store.reading(*self._store.columns, LABELS) as snapshot:
             mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
             total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
             if order is not None:
@@ -408,7 +405,7 @@ class Index:
 
     def count(self, **only: Unpack[Only]) -> Counts:
         """Count the items that pass the filter of `search`, in all and by the labels that they carry."""
-        with self._searching() as snapshot:
+        with self._store.reading(*self._store.columns, LABELS) as snapshot:
             mask = snapshot.allowed(self._filter(snapshot, only))
             keys = snapshot.view["key"].astype(np.int64)
             keys = keys if mask is None else keys[mask]
@@ -461,6 +458,8 @@ class Index:
             yield from items
             key = items[-1].key + 1
 
+    __iter__ = items
+
     def near_pairs(self, most: int, *, progress: bool | Progress = False) -> Pairs:
         """Return the keys of all pairs of items whose general codes differ in at most `most` bits, and in how many."""
         if self.general_bits is None:
@@ -492,7 +491,7 @@ class Index:
         return import_codes(self, Path(path))
 
     def verify(self) -> Names:
-        """Read everything and return one sentence for each damage that was found, naming the file."""
+        """Read everything and return a sentence for each damaged file, about the first damage in it."""
         problems = self._store.verify()
         try:
             if self.facts.method is not None:
@@ -548,9 +547,6 @@ class Index:
 
     def __contains__(self, id: object) -> bool:
         return isinstance(id, str) and is_id(id) and int(self.keys(id)[0]) >= 0
-
-    def __iter__(self) -> Iterator[Item]:
-        return self.items()
 
     def __repr__(self) -> str:
         size = "closed" if self._store.closed else f"{len(self):,} items"

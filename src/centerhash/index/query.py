@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
+from centerhash.codes import Codes, Packed, as_codes, check_packed, pack, packed_width, unpack
 from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.index.items import (
@@ -61,11 +61,17 @@ def label_scores(
     for row, names in enumerate(labels):
         kept[row, [column[name] for name in names if name in column]] = True
     both = np.stack([probability, model.weights(features, kept)], axis=2)
-    levels = np.rint(LEVELS * both).astype(int).tolist()
+    return named_scores(model.classes, np.rint(LEVELS * both).astype(int), kept)
+
+
+def named_scores(
+    classes: Sequence[str], levels: NDArray[np.integer[Any]], kept: NDArray[np.bool_]
+) -> list[LabelScores]:
+    """Return probability and share of each item by the names of its classes, of levels (N, C, 2) and a mask (N, C)."""
     columns = [np.flatnonzero(row).tolist() for row in kept]
     return [
-        {model.classes[j]: (row[j][0], row[j][1]) for j in places}
-        for row, places in zip(levels, columns, strict=True)
+        {classes[j]: (row[j][0], row[j][1]) for j in places}
+        for row, places in zip(levels.tolist(), columns, strict=True)
     ]
 
 
@@ -283,7 +289,7 @@ def _typed_labels(text: str, classes: Sequence[str]) -> list[tuple[str, float]]:
     return [(name, weight) for name, weight in pairs if name]
 
 
-def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
+def label_code(centers: Codes, weights: NDArray[np.float64]) -> Codes:
     """Return the code (K,) between centers (C, K) by their weights (C,): the one with the least sum_j w_j d_j^2.
 
     d_j is the Hamming distance to center j; of two centers D apart, weighted 0.7 and 0.3, the code is 0.3 D from the
@@ -292,12 +298,6 @@ def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
     `codes.binarize`) is the start; then single bits are flipped, the best one first and the first of equally good
     ones, until no flip lowers the sum.
     """
-    centers = check_codes(centers, "centers")
-    weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape != (len(centers),):
-        raise InputError(f"weights must be of shape ({len(centers)},), one per center, got {weights.shape}.")
-    if not np.isfinite(weights).all() or (weights < 0).any() or not (weights > 0).any():
-        raise InputError("weights must be finite, not negative and not all 0.")
     used, shares = centers[weights > 0], weights[weights > 0] / weights.max()
     shares = shares / shares.sum()
     code = np.where(shares @ used >= -_TIE, np.int8(1), np.int8(-1))

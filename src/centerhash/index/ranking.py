@@ -19,10 +19,8 @@ from centerhash.codes import Codes, Packed, pack, to_words
 from centerhash.index.items import LEVELS
 from centerhash.index.store import Bools, Rows, View, smallest
 
-# Of a general bit compared with a semantic one: see docs/how-to/search.md.
-FACTOR = 0.1
-# Distances are compared as whole numbers: 10 d_semantic + d_general.
-WEIGHT = round(1 / FACTOR)
+# Of a semantic bit compared with a general one: see docs/how-to/search.md.
+WEIGHT = 10
 # The least probability that follows from a code.
 _FLOOR = 0.01
 # Of the likelihood of labels given a code.
@@ -33,8 +31,6 @@ FITS = 0.12
 NEAR = 1 / 4
 # Share of the general bits more than the nearest copy in which other copies may differ.
 _AS_NEAR = 1 / 64
-# Weight of the shares compared with the probabilities: see docs/how-to/search.md.
-SHARES = 1.0
 # Digits of a penalty: smaller differences come from rounding.
 _DIGITS = 9
 
@@ -80,9 +76,8 @@ class ByGeneral:
         nearest, _ = _nearest(columns["general"], self.general[0], k, allowed, self.within)
         if not self.copies or len(self.general) == 1:  # its copies are the first of these
             return nearest
-        limit = min(
-            near_bits(columns["general"]), 8 * self.general.shape[1] if self.within is None else self.within
-        )
+        limit = near_bits(self.general)
+        limit = limit if self.within is None else min(limit, self.within)
         candidates = [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general]
         return _copies_first(columns["general"], self.general, candidates, nearest, k)
 
@@ -136,7 +131,7 @@ def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], ne
 class ByLabels:
     """The probability of all labels first, then how near their shares are to the weights.
 
-    penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
+    penalty = - sum_j log p_j + 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
     their area shares and w the weights. An item with a probability below FITS does not fit and is no result. Without
     stored scores, both follow from the code (see `likelihoods`), and all items fit. Equal penalties are ordered by the
     semantic distance, which `within` limits.
@@ -191,9 +186,9 @@ class ByLabels:
 def label_penalties(
     probability: NDArray[np.float64], shares: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| of p and s (m, n) and weights (m,)."""
+    """Return - sum_j log p_j + 1/2 sum_j |s_j - w_j| of p and s (m, n) and weights (m,)."""
     far = np.abs(shares - weights[:, None]).sum(axis=0) / 2
-    penalties: NDArray[np.float64] = SHARES * far - np.log(probability).sum(axis=0)
+    penalties: NDArray[np.float64] = far - np.log(probability).sum(axis=0)
     return penalties.round(_DIGITS)
 
 

@@ -72,7 +72,6 @@ CREATE TABLE chunks (name TEXT NOT NULL, chunk INTEGER NOT NULL, version INTEGER
     data BLOB NOT NULL, PRIMARY KEY (name, chunk));
 CREATE INDEX changed ON chunks (name, version);
 """
-_ADVICE = "restore a backup, or create the index again"
 
 
 # --- label entries
@@ -130,13 +129,6 @@ class Part(NamedTuple):
         labels = np.repeat(self.labels, np.diff(self.starts))
         return Entries(self.rows, labels, self.probabilities, self.shares)
 
-    def place(self, label: np.uint32) -> slice:
-        """Return where the entries of a label are."""
-        position = self.labels.searchsorted(label)
-        if position == len(self.labels) or self.labels[position] != label:
-            return slice(0)
-        return slice(self.starts[position], self.starts[position + 1])
-
     def of_row(self, row: int) -> list[tuple[int, int, int]]:
         """Return label, probability and share of the entries of a row."""
         positions = (self.rows == row).nonzero()[0]
@@ -188,13 +180,13 @@ class View:
 
     def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
         """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
-        parts = [NO_PART, *(self.parts or ())]
-        places = [part.place(np.uint32(label)) for part in parts]
+        parts, bounds = [NO_PART, *(self.parts or ())], np.array([label, label + 1], np.uint32)
+        places = [slice(*part.starts[part.labels.searchsorted(bounds)].tolist()) for part in parts]
         rows, probabilities, shares = (
             np.concatenate([part[column][place] for part, place in zip(parts, places, strict=True)])
             for column in (2, 3, 4)
         )
-        sizes = [int(place.stop) - int(place.start or 0) for place in places]
+        sizes = [place.stop - place.start for place in places]
         kept = np.flatnonzero(probabilities >= least)
         first = np.repeat(np.arange(-1, len(parts) - 1) * CHUNK, sizes)[kept]
         return first + rows[kept], probabilities[kept], shares[kept]
@@ -212,21 +204,21 @@ class View:
         return {}
 
     def top(self, column: str, count: int, mask: Bools | None) -> Rows:
-        """Return the rows in the mask with the largest values, descending; missing values come last.
+        """Return the rows in the mask with the largest values, descending; of equal ones the last comes first.
 
-        Of all that are not hidden, the first ones are computed once for a commit.
+        Missing values come last. Of all that are not hidden, the first ones are computed once for a commit.
         """
-        if mask is self.shown and count <= TOP:
-            if column not in self._tops:
-                self._tops[column] = self._largest(column, TOP, mask)
+        is_kept = mask is self.shown and count <= TOP
+        if is_kept and column in self._tops:
             return self._tops[column][:count]
-        return self._largest(column, count, mask)
-
-    def _largest(self, column: str, count: int, mask: Bools | None) -> Rows:
-        """Return the rows with the largest values, descending; of equal ones the last comes first."""
         rows = np.arange(self.meta.rows) if mask is None else np.flatnonzero(mask)
         values = self[column][rows]
-        return smallest(np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], count)
+        largest = smallest(
+            np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], TOP if is_kept else count
+        )
+        if is_kept:
+            self._tops[column] = largest
+        return largest[:count]
 
 
 def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
@@ -235,11 +227,6 @@ def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
         kept = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
         values, rows = values[kept], rows[kept]
     return rows[np.argsort(values, kind="stable")[:count]]
-
-
-def chunks_of(meta: Meta) -> int:
-    """Return the number of chunks of each column."""
-    return -(-meta.rows // CHUNK)
 
 
 def updated(
@@ -278,28 +265,23 @@ class Snapshot:
     """
 
     def __init__(self, store: Store, sql: _Connection, meta: Meta, view: View) -> None:
-        self.store, self.sql, self.meta, self.view, self.chunks = store, sql, meta, view, chunks_of(meta)
+        self.store, self.sql, self.meta, self.view = store, sql, meta, view
+        self.chunks = -(-meta.rows // CHUNK)  # of each column
         # The chunk of each column that was read last, and its number.
         self._last: dict[str, tuple[int, Any]] = {}
-
-    def damaged(self, what: str) -> DataError:
-        """Return the error of a file that does not hold what was written."""
-        return DataError(f"'{self.store.path}' is damaged ({what}): {_ADVICE}.")
-
-    # --- columns
 
     def _chunks(self, condition: str, *values: object) -> Iterator[tuple[int, Any]]:
         """Yield number and content of the chunks that a condition selects: values, or a `Part` of label entries."""
         query = f"SELECT name, chunk, version, crc, data FROM chunks WHERE {condition}"
         for name, chunk, version, crc, data in self.sql.execute(query, values):
             if not isinstance(data, bytes) or crc_of(name, chunk, version, data=data) != crc:
-                raise self.damaged(f"column '{name}', chunk {chunk}")
-            if name == LABELS:
-                yield chunk, Part.from_bytes(data)
-                continue
-            content = np.frombuffer(data, self.store.columns[name])
-            if chunk < self.chunks and len(content) != min(self.meta.rows - chunk * CHUNK, CHUNK):
-                raise self.damaged(f"column '{name}', chunk {chunk} has {len(content)} rows")
+                raise self.store.damaged(f"column '{name}', chunk {chunk}")
+            size = min(self.meta.rows - chunk * CHUNK, CHUNK)
+            content: Any = (
+                Part.from_bytes(data) if name == LABELS else np.frombuffer(data, self.store.columns[name])
+            )
+            if size <= 0 or (name != LABELS and len(content) != size):
+                raise self.store.damaged(f"column '{name}', chunk {chunk} is not of {size} rows")
             yield chunk, content
 
     def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
@@ -308,10 +290,9 @@ class Snapshot:
         # without ORDER BY, for which SQLite would sort the blobs
         for chunk, content in self._chunks("name = ? AND version > ?", name, since.version):
             due.discard(chunk)
-            if chunk < self.chunks:
-                yield chunk, content
+            yield chunk, content
         if due:
-            raise self.damaged(f"column '{name}', chunk {min(due)} is missing")
+            raise self.store.damaged(f"column '{name}', chunk {min(due)} is missing")
 
     def chunk(self, name: str, chunk: int) -> Any:
         """Return a chunk of a column: its values, or a `Part` of label entries."""
@@ -322,23 +303,21 @@ class Snapshot:
         if name not in self._last or self._last[name][0] != chunk:
             found = next(self._chunks("name = ? AND chunk = ?", name, chunk), None)
             if found is None:
-                raise self.damaged(f"column '{name}', chunk {chunk} is missing")
+                raise self.store.damaged(f"column '{name}', chunk {chunk} is missing")
             self._last[name] = found
         return self._last[name][1]
 
-    def span(self, name: str, chunks: range) -> NDArray[Any]:
-        """Return the values of consecutive chunks."""
+    def span(self, name: str, chunks: Iterable[int]) -> NDArray[Any]:
+        """Return the values of some chunks."""
         nothing = np.empty(0, self.store.columns[name])
         return np.concatenate([nothing, *(self.chunk(name, chunk) for chunk in chunks)])
 
-    def _gather(self, name: str, rows: Rows) -> NDArray[Any]:
+    def gather(self, name: str, rows: Rows) -> NDArray[Any]:
         """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
         if name in self.view.arrays:
             return self.view[name][rows]
-        values, chunks = np.empty(len(rows), self.store.columns[name]), rows // CHUNK
-        for chunk in np.unique(chunks).tolist():
-            values[chunks == chunk] = self.chunk(name, chunk)[rows[chunks == chunk] % CHUNK]
-        return values
+        chunks, places = np.unique(rows // CHUNK, return_inverse=True)
+        return self.span(name, chunks.tolist()).take(places * CHUNK + rows % CHUNK, axis=0)
 
     def write(self, name: str, chunk: int, data: bytes) -> None:
         """Write a chunk of a column in the commit to come."""
@@ -353,7 +332,7 @@ class Snapshot:
         """Yield rows of a table whose last value is their checksum, without that."""
         for *row, crc in self.sql.execute(query, values):
             if crc_of(*row) != crc:
-                raise self.damaged(f"a row of: {query.partition('FROM ')[2].partition(' ')[0]}")
+                raise self.store.damaged(f"a row of: {query.partition('FROM ')[2].partition(' ')[0]}")
             yield tuple(row)
 
     def _among(self, query: str, values: Sequence[object], *first: object) -> Iterator[tuple[Any, ...]]:
@@ -371,7 +350,7 @@ class Snapshot:
         numbers = {row[-1]: row[0] for row in rows}
         missing = [value for value in values if value not in numbers] if thorough else []
         for _ in self._among(query.format("NOT INDEXED"), missing, *first):
-            raise self.damaged("an index over texts or ids")
+            raise self.store.damaged("an index over texts or ids")
         return numbers
 
     def keys(self, ids: Sequence[str], *, thorough: bool = True) -> dict[str, int]:
@@ -401,7 +380,7 @@ class Snapshot:
         missing = [number for number in numbers if number not in known]
         rows = list(self._among("SELECT number, attribute, text, crc FROM texts WHERE number", missing))
         if len(rows) < len(missing):
-            raise self.damaged(f"{len(missing) - len(rows)} texts are missing")
+            raise self.store.damaged(f"{len(missing) - len(rows)} texts are missing")
         if self.sql.snapshot is self:  # what a transaction has written may be undone
             known.update((number, text) for number, attribute, text in rows if not attribute)
         texts = {number: text for number, _, text in rows}
@@ -412,7 +391,7 @@ class Snapshot:
         numbers, meta = self.text_numbers(attribute, texts, thorough=False), self.meta
         new = [text for text in dict.fromkeys(texts) if text not in numbers]
         rows = [(number, attribute, text) for number, text in enumerate(new, meta.texts)]
-        self.sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
+        insert(self.sql, "texts", rows)
         self.meta = meta._replace(texts=meta.texts + len(new))
         return numbers | {text: number for number, _, text in rows}
 
@@ -436,12 +415,12 @@ class Snapshot:
         ascending = np.array(sorted(keys), np.int64)
         rows = self.rows(ascending)
         if (rows < 0).any():
-            raise self.damaged(f"the row of item {int(ascending[rows < 0][0])} is missing")
+            raise self.store.damaged(f"the row of item {int(ascending[rows < 0][0])} is missing")
         return rows
 
     def items(self, rows: Rows) -> list[Item]:
         """Return the items of some rows, in their order."""
-        columns = {name: self._gather(name, rows) for name in self.store.columns}
+        columns = {name: self.gather(name, rows) for name in self.store.columns}
         keys, flags, general = columns["key"].tolist(), columns["flags"].tolist(), columns.get("general")
         entries = [self.chunk(LABELS, row // CHUNK).of_row(row % CHUNK) for row in rows.tolist()]
         labels = self.texts({label & (CARRIED - 1) for row in entries for label, _, _ in row})
@@ -456,7 +435,7 @@ class Snapshot:
         items = []
         for place, (key, flag, row) in enumerate(zip(keys, flags, entries, strict=True)):
             if key not in ids:
-                raise self.damaged(f"the id of item {key} is missing")
+                raise self.store.damaged(f"the id of item {key} is missing")
             carried = tuple(labels[label - CARRIED] for label, _, _ in row if label >= CARRIED)
             scores = {labels[label]: (level, share) for label, level, share in row if label < CARRIED}
             seen = None if general is None or flag & BARE else general[place]
@@ -509,8 +488,8 @@ class Snapshot:
             masks[-1][rows[rows >= 0]] = True
         return reduce(np.logical_and, masks) if masks else None
 
-    def check_columns(self) -> None:
-        """Read all columns, or raise DataError."""
+    def check(self) -> None:
+        """Read everything, or raise DataError."""
         items = hidden = 0
         for name in (*self.store.columns, LABELS):
             for _, content in self.changed(name, Meta()):
@@ -518,17 +497,14 @@ class Snapshot:
                     items += int(np.count_nonzero(content & REMOVED == 0))
                     hidden += int(np.count_nonzero(content & (REMOVED | HIDDEN) == HIDDEN))
         if (items, hidden) != (self.meta.items, self.meta.hidden):
-            raise self.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
-
-    def check_tables(self) -> None:
-        """Read all tables, or raise DataError."""
+            raise self.store.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
         for table, expected in (("items", self.meta.items), ("texts", self.meta.texts)):
             count = sum(1 for _ in self.table(f"SELECT * FROM {table} NOT INDEXED"))
             if count != expected:
-                raise self.damaged(f"{count} rows in its table {table} instead of {expected}")
+                raise self.store.damaged(f"{count} rows in its table {table} instead of {expected}")
         for (line,) in self.sql.execute("PRAGMA integrity_check(1)"):
             if line != "ok":
-                raise self.damaged(line)
+                raise self.store.damaged(line)
 
 
 class _Connection(sqlite3.Connection):
@@ -561,17 +537,16 @@ class Store:
         with closing(sqlite3.connect(path, isolation_level=None)) as sql:
             sql.executescript(f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA}")
             text, meta = facts.to_json(), Meta(0, texts=len(facts.classes))
-            sql.execute("INSERT INTO facts VALUES (?, ?)", (text, crc_of(text)))
-            sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, crc_of(*meta)))
-            rows = ((number, "", name) for number, name in enumerate(facts.classes))
-            sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
+            insert(sql, "facts", [(text,)])
+            insert(sql, "meta", [meta])
+            insert(sql, "texts", [(number, "", name) for number, name in enumerate(facts.classes)])
             sql.execute("COMMIT")
         return cls(path)
 
     def _read_facts(self) -> Facts:
         row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
         if row is None or crc_of(row[0]) != row[1]:
-            raise DataError(f"'{self.path}' is damaged (the table facts): {_ADVICE}.")
+            raise self.damaged("the table facts")
         return Facts.from_json(row[0])
 
     # --- connections
@@ -594,7 +569,12 @@ class Store:
                 raise OutputError(f"cannot read or write '{self.path}': {error}.") from error
             if self.closed and isinstance(error, sqlite3.ProgrammingError):
                 raise self._is_closed() from None
-            raise DataError(f"'{self.path}' is damaged ({error}): {_ADVICE}.") from error
+            raise self.damaged(error) from error
+
+    def damaged(self, what: object) -> DataError:
+        """Return the error of a file that does not hold what was written."""
+        advice = "restore a backup, or create the index again"
+        return DataError(f"'{self.path}' is damaged ({what}): {advice}.")
 
     def _is_closed(self) -> InputError:
         return InputError(f"the index '{self.path.parent}' is closed: open it again.")
@@ -631,7 +611,7 @@ class Store:
             for *values, crc in self._connection().execute("SELECT * FROM meta"):
                 if crc_of(*values) == crc:
                     return Meta(*values)
-            raise DataError(f"'{self.path}' is damaged (the table meta): {_ADVICE}.")
+            raise self.damaged("the table meta")
 
     @contextmanager
     def reading(self, *names: str) -> Iterator[Snapshot]:
@@ -731,15 +711,13 @@ class Store:
     # --- checks and copies
 
     def verify(self) -> list[str]:
-        """Read everything and return a sentence for each damage that was found."""
-        problems: list[str] = []
-        for check in (Snapshot.check_columns, Snapshot.check_tables):
-            try:
-                with self.reading() as snapshot:
-                    check(snapshot)
-            except (DataError, OutputError) as error:
-                problems.append(str(error))
-        return problems
+        """Read everything and return a sentence about the first damage that was found."""
+        try:
+            with self.reading() as snapshot:
+                snapshot.check()
+        except (DataError, OutputError) as error:
+            return [str(error)]
+        return []
 
     def back_up(self, path: Path, progress: Progress = silent) -> None:
         """Copy the file as of one commit, also while another process writes."""
@@ -758,6 +736,13 @@ class Store:
 
 def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
+
+
+def insert(sql: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert rows, each with its checksum."""
+    if rows:
+        marks = _marks((*rows[0], "crc"))
+        sql.executemany(f"INSERT INTO {table} VALUES ({marks})", ((*row, crc_of(*row)) for row in rows))
 
 
 def crc_of(*values: object, data: bytes = b"") -> int:

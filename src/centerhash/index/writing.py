@@ -23,7 +23,7 @@ from centerhash.index.store import (
     Part,
     Snapshot,
     Store,
-    crc_of,
+    insert,
 )
 
 
@@ -36,6 +36,11 @@ def add(store: Store, given: Mapping[str, Any], *, replace: bool = False) -> int
     with store.changing() as snapshot:
         first, count = snapshot.meta.next_number, len(given["semantic"])
         ids = given["ids"] or [str(number) for number in range(first, first + count)]
+        given = {
+            **given,
+            "labels": given["labels"] or [()] * count,
+            "scores": given["scores"] or [{}] * count,
+        }
         known = snapshot.keys(ids, thorough=False) if snapshot.meta.items else {}
         if replace:
             _flag(snapshot, list(known.values()), REMOVED, True)
@@ -56,7 +61,7 @@ def _taken(column: Any, rows: Any) -> Any:
 def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) -> None:
     first, count = snapshot.meta.rows, len(ids)
     end, keys = first + count, range(snapshot.meta.next_key, snapshot.meta.next_key + count)
-    columns, entries = _columns(snapshot, given, keys), _entries(snapshot, count, given)
+    columns, entries = _columns(snapshot, given, keys), _entries(snapshot, given["labels"], given["scores"])
     for chunk in range(first // CHUNK, -(-end // CHUNK)):
         top, bottom = max(chunk * CHUNK, first), min((chunk + 1) * CHUNK, end)
         is_new, selected = top == chunk * CHUNK, slice(top - first, bottom - first)
@@ -67,8 +72,7 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
         parts = [] if is_new else [snapshot.chunk(LABELS, chunk).entries()]
         parts.append(added._replace(rows=added.rows + (first - chunk * CHUNK)))
         snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
-    stored = ((key, id, crc_of(key, id)) for key, id in zip(keys, ids, strict=True))
-    snapshot.sql.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
+    insert(snapshot.sql, "items", list(zip(keys, ids, strict=True)))
     numbers = (int(id) for id in ids if id.isascii() and id.isdecimal() and len(id) < 19)
     snapshot.meta = snapshot.meta._replace(
         rows=end,
@@ -81,7 +85,7 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
 def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[str, Any]:
     """Return the columns of new items as they are stored; new texts of attributes are stored."""
     columns = {**given, "key": np.array(keys)}
-    flags = UNSCORED * np.array([not row for row in given["scores"] or [{}] * len(keys)], np.uint8)
+    flags = UNSCORED * np.array([not row for row in given["scores"]], np.uint8)
     if (general := snapshot.store.columns.get("general")) is not None:
         if given["general"] is None:
             columns["general"] = np.zeros(len(keys), general)
@@ -98,10 +102,8 @@ def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[
     return {name: columns[name].astype(dtype.base, copy=False) for name, dtype in types.items()}
 
 
-def _entries(snapshot: Snapshot, count: int, given: Mapping[str, Any]) -> Entries:
+def _entries(snapshot: Snapshot, labels: Sequence[Sequence[str]], scores: Sequence[LabelScores]) -> Entries:
     """Return the entries of the labels that items carry, and of their scores; new labels are stored."""
-    labels: Sequence[Sequence[str]] = given["labels"] or [()] * count
-    scores: Sequence[LabelScores] = given["scores"] or [{}] * count
     names = {name: None for row in (*labels, *scores) for name in row}
     numbers = snapshot.add_texts("", list(names))
     flat = list[int]()
@@ -158,8 +160,7 @@ def compact(store: Store) -> None:
             selected = rows[start : start + CHUNK]
             read = range(int(selected[0]) // CHUNK, int(selected[-1]) // CHUNK + 1)
             for name in store.columns:
-                values = snapshot.span(name, read)[selected - read.start * CHUNK]
-                snapshot.write(name, chunk, values.tobytes())
+                snapshot.write(name, chunk, snapshot.gather(name, selected).tobytes())
             parts = []
             for old in read:
                 entries = snapshot.chunk(LABELS, old).entries()
