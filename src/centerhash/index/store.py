@@ -36,7 +36,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
+from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
 from centerhash.index.items import LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
 from centerhash.model.base import FILTERED
@@ -145,19 +145,16 @@ NO_PART = Part.from_bytes(bytes(12))
 
 @dataclass(frozen=True)
 class View:
-    """The loaded columns of one commit. Nobody writes to the first `meta.rows` rows of its arrays, nor to its parts."""
+    """The loaded columns of one commit. Nobody writes to the first `meta.rows` rows of its columns, nor to its parts."""
 
     meta: Meta
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # with spare room
-    parts: Sequence[Part] | None = None
-
-    @property
-    def columns(self) -> set[str]:
-        """Return the names of the columns that are loaded."""
-        return {*self.arrays, *(() if self.parts is None else [LABELS])}
+    columns: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # arrays with spare room; of label entries, lists of parts
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.arrays[name][: self.meta.rows]
+        column: NDArray[Any] = self.columns[name]
+        return column[: self.meta.rows]
 
     def _without(self, flags: int) -> Bools | None:
         mask = (self["flags"] & flags) == 0
@@ -180,7 +177,7 @@ class View:
 
     def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
         """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
-        parts, bounds = [NO_PART, *(self.parts or ())], np.array([label, label + 1], np.uint32)
+        parts, bounds = [NO_PART, *self.columns.get(LABELS, ())], np.array([label, label + 1], np.uint32)
         places = [slice(*part.starts[part.labels.searchsorted(bounds)].tolist()) for part in parts]
         rows, probabilities, shares = (
             np.concatenate([part[column][place] for part, place in zip(parts, places, strict=True)])
@@ -296,10 +293,9 @@ class Snapshot:
 
     def chunk(self, name: str, chunk: int) -> Any:
         """Return a chunk of a column: its values, or a `Part` of label entries."""
-        if name in self.view.arrays:
-            return self.view[name][chunk * CHUNK : (chunk + 1) * CHUNK]
-        if name == LABELS and self.view.parts is not None:
-            return self.view.parts[chunk]
+        if name in self.view.columns:
+            rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            return self.view.columns[LABELS][chunk] if name == LABELS else self.view[name][rows]
         if name not in self._last or self._last[name][0] != chunk:
             found = next(self._chunks("name = ? AND chunk = ?", name, chunk), None)
             if found is None:
@@ -314,7 +310,7 @@ class Snapshot:
 
     def gather(self, name: str, rows: Rows) -> NDArray[Any]:
         """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
-        if name in self.view.arrays:
+        if name in self.view.columns:
             return self.view[name][rows]
         chunks, places = np.unique(rows // CHUNK, return_inverse=True)
         return self.span(name, chunks.tolist()).take(places * CHUNK + rows % CHUNK, axis=0)
@@ -401,7 +397,7 @@ class Snapshot:
         """Return the rows of ascending keys, -1 for those that are not in the columns."""
         if not len(keys) or not self.meta.rows:
             return np.full(len(keys), -1)
-        if "key" in self.view.arrays:
+        if "key" in self.view.columns:
             first, stored = 0, self.view["key"]
         else:  # a row is before its key by as many as were dropped at most
             dropped, last = self.meta.next_key - self.meta.rows, self.meta.rows - 1
@@ -447,7 +443,7 @@ class Snapshot:
     def label_counts(self, mask: Bools | None) -> dict[str, int]:
         """Return how many of the rows in a mask carry each label, sorted by name."""
         counts: dict[int, int] = {}
-        for chunk, part in enumerate(self.view.parts or ()):
+        for chunk, part in enumerate(self.view.columns[LABELS]):
             first = part.labels.searchsorted(np.uint32(CARRIED))
             starts, carried = part.starts[first:].astype(np.int64), part.labels[first:].tolist()
             numbers = np.diff(starts)
@@ -527,7 +523,10 @@ class Store:
         self._view = View(Meta())
         self.known_texts: dict[int, str] = {}
         with self._explained():
-            self.facts = self._read_facts()
+            row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
+            if row is None or crc_of(row[0]) != row[1]:
+                raise self.damaged("the table facts")
+        self.facts = Facts.from_json(row[0])
         self.columns = self.facts.columns
         self.meta()
 
@@ -543,12 +542,6 @@ class Store:
             sql.execute("COMMIT")
         return cls(path)
 
-    def _read_facts(self) -> Facts:
-        row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
-        if row is None or crc_of(row[0]) != row[1]:
-            raise self.damaged("the table facts")
-        return Facts.from_json(row[0])
-
     # --- connections
 
     @contextmanager
@@ -556,8 +549,6 @@ class Store:
         """Turn errors of SQLite into errors that name the file."""
         try:
             yield
-        except CenterhashError:
-            raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -568,7 +559,7 @@ class Store:
             if name.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
                 raise OutputError(f"cannot read or write '{self.path}': {error}.") from error
             if self.closed and isinstance(error, sqlite3.ProgrammingError):
-                raise self._is_closed() from None
+                raise InputError(f"the index '{self.path.parent}' is closed: open it again.") from None
             raise self.damaged(error) from error
 
     def damaged(self, what: object) -> DataError:
@@ -576,16 +567,13 @@ class Store:
         advice = "restore a backup, or create the index again"
         return DataError(f"'{self.path}' is damaged ({what}): {advice}.")
 
-    def _is_closed(self) -> InputError:
-        return InputError(f"the index '{self.path.parent}' is closed: open it again.")
-
     def _connection(self) -> _Connection:
         """Return the connection of this thread; those of threads that have ended are closed."""
         if (known := self._connections.get(current_thread())) is not None:
             return known
         with self._connecting:
             if self.closed:
-                raise self._is_closed()
+                raise sqlite3.ProgrammingError("closed")
             for thread in [thread for thread in self._connections if not thread.is_alive()]:
                 self._connections.pop(thread).close()
             options: Any = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
@@ -652,22 +640,23 @@ class Store:
 
     def _loaded(self, snapshot: Snapshot, old: View, names: Sequence[str]) -> View:
         """Return a view of a commit: the old one, what has changed since, and columns that it did not have."""
-        meta, columns = snapshot.meta, {*names, *old.columns}
-        if old.meta == meta and columns == old.columns:
+        meta, needed = snapshot.meta, {*names, *old.columns}
+        if old.meta == meta and len(needed) == len(old.columns):
             return old
         if meta.rows < old.meta.rows:  # older views still read the rows that were dropped
             old = View(Meta())
-        arrays, parts = dict(old.arrays), old.parts
-        for name in columns:
+        columns = dict(old.columns)
+        for name in needed:
             since = old.meta if name in old.columns else Meta()
             changed = snapshot.changed(name, since)
             if name == LABELS:
-                parts = [*(parts or ()), *[NO_PART] * (snapshot.chunks - len(parts or ()))]
+                parts = columns.get(name, [])
+                columns[name] = [*parts, *[NO_PART] * (snapshot.chunks - len(parts))]
                 for chunk, part in changed:
-                    parts[chunk] = part
+                    columns[name][chunk] = part
             else:
-                arrays[name] = updated(arrays.get(name), self.columns[name], changed, since.rows, meta.rows)
-        return View(meta, arrays, parts)
+                columns[name] = updated(columns.get(name), self.columns[name], changed, since.rows, meta.rows)
+        return View(meta, columns)
 
     # --- writing
 
@@ -676,11 +665,13 @@ class Store:
         """Make the block one durable commit; a block within another one is part of its commit."""
         if self.read_only:
             raise InputError(f"'{self.path.parent}' was opened read-only: open it for writing to change it.")
-        sql = self._connection()
-        if sql.snapshot is not None:
-            raise InputError("an index cannot be changed while its thread reads: change it after that block.")
-        is_inner = sql.in_transaction
         with self._explained():
+            sql = self._connection()
+            if sql.snapshot is not None:
+                raise InputError(
+                    "an index cannot be changed while its thread reads: change it after that block."
+                )
+            is_inner = sql.in_transaction
             sql.execute("SAVEPOINT block" if is_inner else "BEGIN IMMEDIATE")
             try:
                 yield sql
@@ -703,8 +694,8 @@ class Store:
 
     def shrink(self) -> None:
         """Give the space of deleted rows back, unless a transaction runs."""
-        if not (sql := self._connection()).in_transaction:
-            with self._explained():
+        with self._explained():
+            if not (sql := self._connection()).in_transaction:
                 sql.execute("VACUUM")
                 sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

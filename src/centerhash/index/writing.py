@@ -6,6 +6,7 @@ All read and rewrite whole chunks of columns through a snapshot of the store, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -36,26 +37,23 @@ def add(store: Store, given: Mapping[str, Any], *, replace: bool = False) -> int
     with store.changing() as snapshot:
         first, count = snapshot.meta.next_number, len(given["semantic"])
         ids = given["ids"] or [str(number) for number in range(first, first + count)]
-        given = {
-            **given,
-            "labels": given["labels"] or [()] * count,
-            "scores": given["scores"] or [{}] * count,
-        }
+        defaults: dict[str, Any] = {"labels": [()] * count, "scores": [{}] * count}
+        if (general := store.columns.get("general")) is not None:
+            defaults["general"] = np.zeros(count, general)
+        given = defaults | {name: column for name, column in given.items() if column is not None}
         known = snapshot.keys(ids, thorough=False) if snapshot.meta.items else {}
         if replace:
             _flag(snapshot, list(known.values()), REMOVED, True)
         elif known:
-            rows = np.array([row for row, id in enumerate(ids) if id not in known], np.int64)
-            ids, given = _taken(ids, rows), {name: _taken(column, rows) for name, column in given.items()}
+            is_new = [id not in known for id in ids]
+            ids = list(compress(ids, is_new))
+            given = {
+                name: column[is_new] if isinstance(column, np.ndarray) else list(compress(column, is_new))
+                for name, column in given.items()
+            }
         if ids:
             _append(snapshot, ids, given)
         return len(ids)
-
-
-def _taken(column: Any, rows: Any) -> Any:
-    if column is None or isinstance(column, np.ndarray):
-        return None if column is None else column[rows]
-    return [column[row] for row in rows.tolist()]
 
 
 def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -86,9 +84,7 @@ def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[
     """Return the columns of new items as they are stored; new texts of attributes are stored."""
     columns = {**given, "key": np.array(keys)}
     flags = UNSCORED * np.array([not row for row in given["scores"]], np.uint8)
-    if (general := snapshot.store.columns.get("general")) is not None:
-        if given["general"] is None:
-            columns["general"] = np.zeros(len(keys), general)
+    if "general" in columns:
         flags |= BARE * (~columns["general"].any(axis=1)).astype(np.uint8)
     for name, kind in snapshot.store.facts.attributes.items():
         if kind is str:
@@ -164,10 +160,9 @@ def compact(store: Store) -> None:
             parts = []
             for old in read:
                 entries = snapshot.chunk(LABELS, old).entries()
-                place = np.searchsorted(selected, entries.rows + np.int64(old * CHUNK))
-                place[place == len(selected)] = 0
-                kept = np.flatnonzero(selected[place] == entries.rows + np.int64(old * CHUNK))
-                parts.append(entries._replace(rows=place).take(kept))
+                stored = entries.rows + np.int64(old * CHUNK)
+                places = np.searchsorted(selected, stored)
+                parts.append(entries._replace(rows=places).take(np.isin(stored, selected)))
             snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
         snapshot.sql.execute("DELETE FROM chunks WHERE chunk >= ?", (-(-len(rows) // CHUNK),))
         snapshot.meta = snapshot.meta._replace(rows=len(rows))
