@@ -51,3 +51,4 @@ def test_journeys_pass_few_files() -> None:
     assert {name: len(passed[name]) <= limit for name, limit in most.items()} == dict.fromkeys(most, True), (
         passed
     )
+    assert sum(file.startswith("index/") for file in passed["a search"]) <= 5

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from centerhash.index import Index
-from centerhash.index.results import Results
+from centerhash.index import Index, Results
 from centerhash.photos import PhotoIndex
 from tests.toys import CLASSES, cli, refused, separable
 

@@ -15,7 +15,7 @@ from centerhash.core.errors import InputError
 from centerhash.index import Index
 from centerhash.index.index import ITEMS
 from centerhash.index.items import Facts
-from centerhash.index.query import ModelInfo, label_code
+from centerhash.index.query import label_code
 from centerhash.index.ranking import FITS
 from centerhash.index.store import Store
 from centerhash.model.base import FILTERED
@@ -42,10 +42,9 @@ class Row:
 
 def create(folder: Path) -> Index:
     """Create an index whose label queries need no network."""
-    info = ModelInfo(BITS, GENERAL_BITS, "toy", None, NAMES, 0.0, CENTERS, CENTERS.astype(np.float32))
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = {"price": "number", "kind": "text"}
-    Store.create(folder / ITEMS, Facts(BITS, GENERAL_BITS, kinds, info.to_json()), NAMES).close()
+    model = "toy", None, NAMES, 0.0, CENTERS, CENTERS.astype(np.float32)
+    Store.create(folder / ITEMS, Facts(BITS, GENERAL_BITS, ATTRIBUTES, *model)).close()
     return Index.open(folder)
 
 

@@ -359,9 +359,6 @@ def test_folders_that_are_no_index(tmp_path: Path) -> None:
     for call in (Index.open, verify_index):
         with pytest.raises(DataError, match="no index"):
             call(tmp_path)
-    (tmp_path / "index.json").write_text('{"format": 2}')
-    with pytest.raises(DataError, match="earlier version"):
-        Index.open(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["items.db", "items.db-wal", "items.db-shm", "items.db-journal", "model"])

@@ -15,8 +15,8 @@ from centerhash.centers import hash_centers
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.index import Index
 from centerhash.index import query as queries
-from centerhash.index.items import LEVELS, Item
-from centerhash.index.query import ModelInfo, label_code, labels_of_code, read_labels
+from centerhash.index.items import LEVELS, Facts, Item
+from centerhash.index.query import label_code, labels_of_code, read_labels
 from centerhash.index.ranking import ByBoth, ByGeneral, ByLabels, BySemantic
 from centerhash.model.loading import load
 from centerhash.model.model import HashModel
@@ -26,9 +26,9 @@ NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv", "black, whi
 
 
 @pytest.fixture(scope="module")
-def info(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
+def info(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     with Index.create(tmp_path_factory.mktemp("query") / "index", toy_model) as index:
-        return index.model_info
+        return index.facts
 
 
 # --- labels with weights
@@ -145,16 +145,10 @@ def test_the_nearest_of_all_codes(seed: int, share: int) -> None:
     assert spread(centers, weights, label_code(centers, weights)) == pytest.approx(best)
 
 
-@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [0, 0, 0], [1, -1, 1], [1, np.nan, 1]])
-def test_weights_that_are_rejected(weights: list[float]) -> None:
-    with pytest.raises(InputError, match="weights"):
-        label_code(hash_centers(3, 16), np.array(weights))
-
-
 # --- explanations and rankings
 
 
-def test_query_by_labels_explained(info: ModelInfo) -> None:
+def test_query_by_labels_explained(info: Facts) -> None:
     query = queries.query_by_labels(info, {"cat": 1, "dog": 3})
     assert [(row.label, row.weight) for row in query.explained] == [("dog", 0.75), ("cat", 0.25)]
     for row in query.explained:
@@ -162,7 +156,7 @@ def test_query_by_labels_explained(info: ModelInfo) -> None:
         assert row.similarity == pytest.approx(1 - 2 * row.distance / 16)
 
 
-def test_stored_code_explained(info: ModelInfo) -> None:
+def test_stored_code_explained(info: Facts) -> None:
     code = info.centers[CLASSES.index("elk")]
     two = labels_of_code(info, code, ("elk", "fox", "no class"), {})
     assert [row.label for row in two] == ["elk", "fox"]
@@ -173,7 +167,7 @@ def test_stored_code_explained(info: ModelInfo) -> None:
         assert [(row.label, row.distance) for row in labels_of_code(info, code, unknown, {})] == [("elk", 0)]
 
 
-def test_what_orders_the_results(info: ModelInfo) -> None:
+def test_what_orders_the_results(info: Facts) -> None:
     code, general = np.zeros(2, np.uint8), np.zeros(16, np.uint8)
     info = replace(info, general_bits=128)
     labels, plain = queries.query_by_labels(info, "cat"), queries.query_by_item(info, Item(0, "a", code))
@@ -196,14 +190,14 @@ def test_what_orders_the_results(info: ModelInfo) -> None:
         with pytest.raises(InputError):
             query.ranking(info, by, within, False)
     with pytest.raises(ConfigError, match=info.method):
-        queries.query_by_labels(replace(info, known_centers=None), "cat")
+        queries.query_by_labels(replace(info, hash_centers=None), "cat")
 
 
-def test_facts_of_the_model(toy_model: HashModel, info: ModelInfo) -> None:
+def test_facts_of_the_model(toy_model: HashModel, info: Facts) -> None:
     assert (info.method, info.backbone, info.bits, info.classes) == ("ics-softmax", None, 16, CLASSES)
     assert np.array_equal(info.centers, toy_model.centers.numpy())
-    again = ModelInfo.from_json(16, None, info.to_json())
-    for name in ("known_centers", "directions"):
+    again = Facts.from_json(info.to_json())
+    for name in ("hash_centers", "directions"):
         assert np.array_equal(getattr(again, name), getattr(info, name))
     assert (again.label_threshold, again.method) == (info.label_threshold, info.method)
 

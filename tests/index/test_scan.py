@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from centerhash.codes import Packed
 from centerhash.index import ranking, scan
 from centerhash.index.items import Meta
-from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic
+from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic, General
 from centerhash.index.store import View
 
 
@@ -27,15 +27,14 @@ def apart(first: Packed, second: Packed) -> int:
 def test_distances_counted_by_hand() -> None:
     packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
     query = np.array([0b10000000], np.uint8)
-    positions, totals = scan.nearest(query, packed, 2, within=8)[0]
-    assert (positions.tolist(), totals.tolist()) == ([2, 1], [0, 1])
-    assert positions.dtype == totals.dtype == np.int64
+    rows, copies = scan.nearest(packed, query, 2, None, 8, None)
+    assert (rows.tolist(), copies.tolist()) == ([2, 1], [])
+    assert rows.dtype == copies.dtype == np.int64
 
 
 def test_first_of_tied_items() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
-    positions, totals = scan.nearest(packed[1], packed, 3, within=8)[0]
-    assert (positions.tolist(), totals.tolist()) == ([1, 0, 2], [0, 1, 1])
+    assert scan.nearest(packed, packed[1], 3, None, 8, None)[0].tolist() == [1, 0, 2]
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,8 +75,8 @@ def test_scan_agrees_with_loop(
         random_codes(generator, count, general_bits, distinct),
         random_codes(generator, 1, general_bits, distinct)[0],
     )
-    has_general = (generator.random(count) < 0.7).astype(np.uint8)
-    allowed = None if share is None else (generator.random(count) < share).astype(np.uint8)
+    has_general = generator.random(count) < 0.7
+    allowed = None if share is None else generator.random(count) < share
     half, copied, expected = general_bits // 2, general_bits // 6, []
     for row in range(count):
         far = apart(codes[row], query)
@@ -86,14 +85,10 @@ def test_scan_agrees_with_loop(
         )
         if (allowed is None or allowed[row]) and (within is None or far <= within):
             expected.append((total, row))
-    words, asked = ranking._words(codes), ranking._words(query[None])[0]
     limit = 8 * codes.shape[1] if within is None else within
-    compared = scan.NO_GENERAL
-    if both:
-        words_of_query = ranking._words(general_query[None])[0]
-        compared = scan.General(words_of_query, ranking._words(general), has_general, half, copied, 10)
-    found, (copies, _) = scan.nearest(asked, words, k, within=limit, allowed=allowed, general=compared)
-    assert list(zip(*(column.tolist() for column in reversed(found)), strict=True)) == sorted(expected)[:k]
+    compared = General(general_query, general, has_general, copied) if both else None
+    found, copies = scan.nearest(codes, query, k, allowed, limit, compared)
+    assert found.tolist() == [row for _, row in sorted(expected)[:k]]
     shown = [row for row in range(count) if has_general[row] and (allowed is None or allowed[row])]
     near = sorted((far, row) for row in shown if (far := apart(general[row], general_query)) <= copied)
     near = near if both else []

@@ -22,8 +22,8 @@ from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
-from centerhash.index.items import Item, LabelScores
-from centerhash.index.results import Added
+from centerhash.index.items import Added, Item, LabelScores
+from centerhash.index.query import named_scores
 
 if TYPE_CHECKING:
     from centerhash.encoding.code_files import CodeFile
@@ -82,10 +82,7 @@ def _scores(codes: CodeFile, classes: Sequence[str]) -> list[LabelScores] | None
     if not codes.probabilities.shape == codes.shares.shape == expected:
         raise DataError(f"probabilities and shares must be of shape {expected}.")
     both = np.stack([codes.probabilities, codes.shares], axis=2)
-    return [
-        {classes[j]: (int(row[j, 0]), int(row[j, 1])) for j in np.flatnonzero(row.any(axis=1)).tolist()}
-        for row in both
-    ]
+    return named_scores(classes, both, np.asarray(both.any(axis=2)))
 
 
 def export_items(index: Index, out: Path, to: str, report: Progress) -> int:
@@ -109,7 +106,7 @@ def export_to_milvus(index: Index, address: str, report: Progress) -> int:
     """Write codes, labels and attributes of all items to a new collection, and return how many there are."""
     from centerhash.index.milvus import MilvusIndex
 
-    model = None if index.model_info.method is None else index.model
+    model = None if index.facts.method is None else index.model
     bits = index.bits if model is None else None
     done, stored = 0, index.items()
     with (

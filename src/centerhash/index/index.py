@@ -19,15 +19,18 @@ from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
 from centerhash.core.progress import Progress, resolve_progress
+from centerhash.data.images import MAX_PIXELS
 from centerhash.index import query as queries
 from centerhash.index import writing
 from centerhash.index.items import (
+    Added,
     Counts,
     Facts,
     Filter,
     Item,
     Keys,
     LabelScores,
+    Results,
     Value,
     attribute_column,
     check_attributes,
@@ -36,12 +39,12 @@ from centerhash.index.items import (
     check_scores,
     check_text,
     is_id,
+    no_model,
 )
 from centerhash.index.like import bits_of, example_weights, some_bits
 from centerhash.index.near_pairs import Pairs, code_pairs
-from centerhash.index.query import LabelQuery, ModelInfo, Query
+from centerhash.index.query import LabelQuery, Query, as_result
 from centerhash.index.ranking import both
-from centerhash.index.results import Added, Results, as_result
 from centerhash.index.store import LABELS, Snapshot, Store
 
 if TYPE_CHECKING:  # what runs models takes long to import
@@ -55,7 +58,6 @@ Names: TypeAlias = list[str]
 ITEMS, MODEL = "items.db", "model"
 _FILES = (ITEMS, f"{ITEMS}-wal", f"{ITEMS}-shm", f"{ITEMS}-journal", MODEL)
 _PAGE = 1 << 16  # items that are encoded and written at a time, at least
-_TYPES: Mapping[str, type] = {"number": float, "text": str}
 _MAX_NAME = 64  # characters of the name of an attribute
 
 
@@ -77,15 +79,18 @@ class Index:
 
     The folder holds items.db (SQLite) and model/model.onnx. Threads may share an index, and processes may share a
     folder: any number reads while one writes. A search reads one commit and waits for nobody.
+
+    `bits` is K, the length of the semantic codes, and `general_bits` that of the general ones, None without. `classes`
+    are those of the model, which a query by labels may name; `attributes` of items are float or str by name.
     """
 
     def __init__(self, folder: Path, store: Store) -> None:
-        self.folder, self._store = folder, store
+        self.folder, self.read_only, self._store, self.facts = folder, store.read_only, store, store.facts
+        self.bits, self.general_bits = self.facts.bits, self.facts.general_bits
+        self.classes, self.attributes = self.facts.classes, self.facts.attributes
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
-        self._preparing = Lock()  # of the model and its encoder
+        self._loading = Lock()  # of the model
         self._model: PortableModel | None = None
-        self._encoder: Encoder | None = None
-        self.model_info = ModelInfo.from_json(store.facts.bits, store.facts.general_bits, store.facts.model)
 
     @classmethod
     def create(
@@ -107,15 +112,15 @@ class Index:
             raise InputError("`general_bits` is of an index without a model: give `bits` as well.")
         if model is not None and bits is not None:
             raise InputError("an index has either a model or codes of `bits`: give one of both.")
-        kinds, target = _attribute_kinds(attributes or {}), Path(folder)
+        kinds, target = _checked_types(attributes or {}), Path(folder)
         _check_new(target)
         with atomic_folder(target) as draft:
             if bits is None:
-                info = _save_model(model, draft / MODEL)
+                facts = _save_model(model, draft / MODEL, kinds)
             else:
-                info = ModelInfo(check_bits(bits), None if general_bits is None else check_bits(general_bits))
-            facts = Facts(info.bits, info.general_bits, kinds, info.to_json())
-            Store.create(draft / ITEMS, facts, info.classes).close()
+                general = None if general_bits is None else check_bits(general_bits)
+                facts = Facts(check_bits(bits), general, kinds)
+            Store.create(draft / ITEMS, facts).close()
         return cls.open(target)
 
     @classmethod
@@ -126,47 +131,22 @@ class Index:
         read_only: bool = False,
         device: str = "auto",
         engine: str = "auto",
-        max_pixels: int | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> Self:
         """Open an index. Its model is loaded when an embedding or an image first needs it.
 
-        Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the network:
+        Images are read on `device`, and rejected above `max_pixels`. `engine` runs the network:
         "onnx", "openvino", or "auto" for the fastest one installed.
         """
         place = Path(folder)
         if not (place / ITEMS).is_file():
             raise _no_index(place)
         refuse_links(place, _FILES)
-        index, limit = cls(place, Store(place / ITEMS, read_only=read_only)), {"max_pixels": max_pixels}
-        index._encoding = {"device": device, "engine": engine, **({} if max_pixels is None else limit)}
+        index = cls(place, Store(place / ITEMS, read_only=read_only))
+        index._encoding = {"device": device, "engine": engine, "max_pixels": max_pixels}
         return index
 
     # --- facts
-
-    @property
-    def bits(self) -> int:
-        """K, the length of the semantic codes."""
-        return self._store.facts.bits
-
-    @property
-    def general_bits(self) -> int | None:
-        """The length of the general codes; None without."""
-        return self._store.facts.general_bits
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes of the model, which a query by labels may name."""
-        return self.model_info.classes
-
-    @property
-    def attributes(self) -> dict[str, type]:
-        """The attributes of items: float or str by name."""
-        return {name: _TYPES[kind] for name, kind in self._store.facts.attributes.items()}
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the index was opened to be read only."""
-        return self._store.read_only
 
     @property
     def version(self) -> int:
@@ -176,25 +156,23 @@ class Index:
     @property
     def model(self) -> PortableModel:
         """The model that makes the codes; it is loaded on first use."""
-        if self.model_info.method is None:
-            raise queries.no_model("add and search codes, or create an index with a model")
+        if self.facts.method is None:
+            raise no_model("add and search codes, or create an index with a model")
         from centerhash.model.portable import PortableModel
 
-        with self._preparing:
+        with self._loading:
             self._model = self._model or PortableModel.load(self.folder / MODEL)
             return self._model
 
     def encoder(self) -> Encoder:
         """Return what reads images; it is loaded on first use."""
         model = self.model
-        if self.model_info.backbone is None:
+        if self.facts.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images. "
                 "Search by an embedding, an id or labels, or train on images."
             )
-        with self._preparing:
-            self._encoder = self._encoder or model.encoder(**self._encoding)
-            return self._encoder
+        return model.encoder(**self._encoding)
 
     # --- changes
 
@@ -302,9 +280,6 @@ class Index:
         with self._store.reading() as snapshot:
             yield snapshot.sql
 
-    def _searching(self) -> AbstractContextManager[Snapshot]:
-        return self._store.reading(*self._store.columns, LABELS)
-
     def compact(self) -> None:
         """Reclaim the space of removed items. Keys stay as they are."""
         writing.compact(self._store)
@@ -348,18 +323,18 @@ class Index:
         if len(names) != 1:
             got = " and ".join(names) or "none"
             raise InputError(f"search by exactly one of an embedding, code, id, labels or like, got {got}.")
-        with self._searching() as snapshot:
+        with self._store.reading(*self._store.columns, LABELS) as snapshot:
             if query is not None:
                 made = queries.query_by_features(self.model, self._features(query, one=True))
             elif code is not None:
-                made = queries.query_by_code(self.model_info, code)
+                made = queries.query_by_code(self.facts, code)
             elif id is not None:
-                made = queries.query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
+                made = queries.query_by_item(self.facts, self._items(snapshot, _listed(id))[0])
             elif labels is not None:
-                made = queries.query_by_labels(self.model_info, labels)
+                made = queries.query_by_labels(self.facts, labels)
             else:
                 made = self._query_by_examples(snapshot, like, unlike)
-            ranking = made.ranking(self.model_info, by, within, copies)
+            ranking = made.ranking(self.facts, by, within, copies)
             mask = snapshot.allowed(self._filter(snapshot, only))
             rows = ranking.first(snapshot.view, k + len(made.items), mask)
             items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
@@ -401,8 +376,8 @@ class Index:
         among = only.get("among")
         if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
             among = np.array(list(snapshot.known_keys(_listed(among)).values()), np.int64)
-        having, without = only.get("having", ()), only.get("without", ())
-        return queries.filter_of(self.attributes, having, without, only.get("where"), among)
+        filters: Any = {**only, "among": among}
+        return queries.filter_of(self.attributes, **filters)
 
     def list(
         self, offset: int = 0, limit: int = 100, *, order: str | None = None, **only: Unpack[Only]
@@ -418,7 +393,7 @@ class Index:
             numbers = [name for name, kind in self.attributes.items() if kind is float]
             allowed = ", ".join(numbers) or "there is none"
             raise InputError(f"items are ordered by a number ({allowed}), got {order!r}.")
-        with self._searching() as snapshot:
+        with self._store.reading(*self._store.columns, LABELS) as snapshot:
             mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
             total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
             if order is not None:
@@ -430,7 +405,7 @@ class Index:
 
     def count(self, **only: Unpack[Only]) -> Counts:
         """Count the items that pass the filter of `search`, in all and by the labels that they carry."""
-        with self._searching() as snapshot:
+        with self._store.reading(*self._store.columns, LABELS) as snapshot:
             mask = snapshot.allowed(self._filter(snapshot, only))
             keys = snapshot.view["key"].astype(np.int64)
             keys = keys if mask is None else keys[mask]
@@ -483,6 +458,8 @@ class Index:
             yield from items
             key = items[-1].key + 1
 
+    __iter__ = items
+
     def near_pairs(self, most: int, *, progress: bool | Progress = False) -> Pairs:
         """Return the keys of all pairs of items whose general codes differ in at most `most` bits, and in how many."""
         if self.general_bits is None:
@@ -514,10 +491,10 @@ class Index:
         return import_codes(self, Path(path))
 
     def verify(self) -> Names:
-        """Read everything and return one sentence for each damage that was found, naming the file."""
+        """Read everything and return a sentence for each damaged file, about the first damage in it."""
         problems = self._store.verify()
         try:
-            if self.model_info.method is not None:
+            if self.facts.method is not None:
                 self.model.content()  # raises if the model is damaged
         except InputError as error:
             problems.append(str(error))
@@ -530,7 +507,7 @@ class Index:
         with atomic_folder(target) as draft, resolve_progress(progress) as report:
             self._store.back_up(draft / ITEMS, report)
             with explain_write_errors(target):
-                if self.model_info.method is not None:
+                if self.facts.method is not None:
                     self.model.content()
                     shutil.copytree(self.folder / MODEL, draft / MODEL)
             with Index.open(draft) as copy:
@@ -541,7 +518,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """Return model, size and labels."""
-        meta, info = self._store.meta(), self.model_info
+        meta, info = self._store.meta(), self.facts
         return {
             "index": str(self.folder),
             "size": meta.items - meta.hidden,
@@ -570,9 +547,6 @@ class Index:
 
     def __contains__(self, id: object) -> bool:
         return isinstance(id, str) and is_id(id) and int(self.keys(id)[0]) >= 0
-
-    def __iter__(self) -> Iterator[Item]:
-        return self.items()
 
     def __repr__(self) -> str:
         size = "closed" if self._store.closed else f"{len(self):,} items"
@@ -610,14 +584,12 @@ def _check_new(folder: Path) -> None:
 
 
 def _no_index(folder: Path) -> DataError:
-    is_old = (folder / "index.json").is_file()
-    reason = "was made by an earlier version: move it away" if is_old else f"is no index ({ITEMS} is missing)"
     advice = "create one with `centerhash index create` or centerhash.Index.create, and add its items"
-    return DataError(f"'{folder}' {reason}; {advice}.")
+    return DataError(f"'{folder}' is no index ({ITEMS} is missing): {advice}.")
 
 
-def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
-    """Write the model of a new index, and return what queries need of it."""
+def _save_model(model: Model | str | Path | None, folder: Path, attributes: Mapping[str, type]) -> Facts:
+    """Write the model of a new index, and return the facts of the index."""
     from centerhash.model.base import Model
     from centerhash.model.loading import load
     from centerhash.model.portable import PortableModel
@@ -628,18 +600,18 @@ def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
     loaded.save_portable(folder)
     spec = PortableModel.load(folder).spec
     about = spec.method, spec.backbone, spec.classes, spec.label_threshold or 0.0
-    return ModelInfo(spec.bits, spec.general_bits, *about, spec.center_codes(), spec.center_directions())
+    centers = spec.center_codes(), spec.center_directions()
+    return Facts(spec.bits, spec.general_bits, attributes, *about, *centers)
 
 
-def _attribute_kinds(attributes: Mapping[str, type]) -> dict[str, str]:
-    kinds = {kind: name for name, kind in _TYPES.items()}
+def _checked_types(attributes: Mapping[str, type]) -> dict[str, type]:
     for name, kind in attributes.items():
         if not 0 < len(check_text(name, "the name of an attribute")) <= _MAX_NAME or not name.isprintable():
             allowed = f"1 to {_MAX_NAME} printable characters"
             raise InputError(f"the name of an attribute has {allowed}, got {name!r:.80}.")
-        if kind not in kinds:
+        if kind not in (float, str):
             raise InputError(f"the attribute '{name}' is a number (float) or a text (str), got {kind!r:.80}.")
-    return {name: kinds[kind] for name, kind in attributes.items()}
+    return dict(attributes)
 
 
 def _listed(ids: str | Sequence[str] | NDArray[Any]) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, packed_width
-from centerhash.core.errors import InputError
+from centerhash.codes import Codes, Packed, packed_width
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.rendering import Listed, to_frame
+from centerhash.model.base import Explained
 
 # Probability and area share of labels, in 255ths.
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]
@@ -21,7 +24,7 @@ Where: TypeAlias = tuple[float, float] | tuple[str, ...]
 Keys: TypeAlias = NDArray[np.int64]
 
 # Of the database.
-FORMAT = 4
+FORMAT = 5
 # A probability or share is stored in one byte.
 LEVELS = 255
 # Bytes in UTF-8 of an id, and of a label or a text attribute.
@@ -69,6 +72,69 @@ class Filter:
     among: Keys | None = None
 
 
+# --- results
+
+
+@dataclass(frozen=True)
+class Added:
+    """Counts of one `add`: new items, and items whose id was stored already."""
+
+    added: int
+    known: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of a search.
+
+    `general` is the distance of the general codes; None if the query or the item has none. `probability` and `share` are
+    those of the labels of the query, otherwise of the labels that the item carries; None if none are stored.
+    """
+
+    id: str
+    key: int
+    distance: int  # of the semantic codes
+    general: int | None = None
+    labels: tuple[str, ...] = ()
+    probability: Mapping[str, float] | None = None
+    share: Mapping[str, float] | None = None
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields."""
+        # dataclasses.asdict takes ten times as long
+        return {**vars(self), "labels": list(self.labels), "attributes": dict(self.attributes)}
+
+
+class Results(Listed[Result]):
+    """The results of a search, best first.
+
+    `labels` explain the query if the model has centers. `code` (K,) is the semantic code of the query, and `size` the
+    number of items in the index.
+    """
+
+    def __init__(self, rows: Sequence[Result], labels: Sequence[Explained], code: Codes, size: int) -> None:
+        super().__init__(rows)
+        self.labels, self.code, self.size = tuple(labels), code, size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `centerhash index search --json` prints."""
+        return {
+            "labels": [asdict(row) for row in self.labels],
+            "results": [row.to_dict() for row in self],
+            "bits": len(self.code),
+            "size": self.size,
+        }
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row per result and the fields of `Result`."""
+        return to_frame([row.to_dict() for row in self]).reindex(columns=list(Result.__annotations__))
+
+    def __repr__(self) -> str:
+        nearest = f", nearest {self[0].id!r} at distance {self[0].distance}" if self else ""
+        return f"Results({len(self):,} of {self.size:,} items{nearest})"
+
+
 # --- what is stored of all
 
 
@@ -84,25 +150,67 @@ class Meta(NamedTuple):
     next_number: int = 0  # the id of the next item that is added without one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Facts:
     """What is true of an index for good: the widths of its codes, its attributes, and what queries need of its model."""
 
     bits: int
     general_bits: int | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)  # "number" or "text" by name
-    model: Mapping[str, Any] | None = None
+    attributes: Mapping[str, type] = field(default_factory=dict)  # float or str by name
+    method: str | None = None  # None for an index without a model
+    backbone: str | None = None
+    classes: tuple[str, ...] = ()
+    label_threshold: float = 0.0  # cosine to a center from which its label is predicted
+    hash_centers: Codes | None = None  # (C, K); None for a method without centers
+    directions: NDArray[np.float32] | None = None  # (C, K), what logits are compared with
     format: int = FORMAT
+
+    def to_json(self) -> str:
+        """Return all as JSON, with the names of types and the bytes of arrays in hex digits."""
+        types = {name: kind.__name__ for name, kind in self.attributes.items()}
+        facts = {**vars(self), "attributes": types}
+        return json.dumps(facts, default=lambda array: array.tobytes().hex())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` returned; DataError for another format."""
+        facts = json.loads(text)
+        if facts["format"] != FORMAT:
+            raise DataError("the index is of another version of centerhash: create it again.")
+        for name, dtype in (("hash_centers", "i1"), ("directions", "<f4")):
+            if facts[name] is not None:
+                facts[name] = np.frombuffer(bytes.fromhex(facts[name]), dtype).reshape(-1, facts["bits"])
+        types = {name: {"float": float, "str": str}[kind] for name, kind in facts["attributes"].items()}
+        return cls(**facts | {"classes": tuple(facts["classes"]), "attributes": types})
+
+    @property
+    def centers(self) -> Codes:
+        """The hash centers (C, K); ConfigError for a method without."""
+        if self.method is None:
+            raise no_model("search by an id, a code or examples")
+        if self.hash_centers is None:
+            raise ConfigError(
+                f"a model of method '{self.method}' has no hash centers, so it does not support label queries and "
+                "weights. Train a model of a central method, such as ics-softmax."
+            )
+        return self.hash_centers
 
     @property
     def columns(self) -> dict[str, np.dtype[Any]]:
-        """Return the types of all columns of fixed width. Texts are their number + 1, and 0 is a missing one."""
+        """The types of all columns of fixed width. Texts are their number + 1, and 0 is a missing one."""
         codes = {"semantic": self.bits, "general": self.general_bits}
         types: dict[str, Any] = {name: ("u1", (packed_width(bits),)) for name, bits in codes.items() if bits}
         types |= {"key": "<u4", "flags": "u1"}
-        kinds = {"number": "<f8", "text": "<u4"}
-        types |= {attribute_column(name): kinds[kind] for name, kind in self.attributes.items()}
+        types |= {
+            attribute_column(name): "<f8" if kind is float else "<u4"
+            for name, kind in self.attributes.items()
+        }
         return {name: np.dtype(kind) for name, kind in types.items()}
+
+
+def no_model(instead: str) -> ConfigError:
+    """Return the error of an index without a model."""
+    return ConfigError(f"this index has no model, only codes: {instead}.")
 
 
 def attribute_column(name: str) -> str:

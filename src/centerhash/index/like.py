@@ -71,7 +71,7 @@ class ByExamples:
         for start in range(0, len(rows), _BLOCK):
             block = slice(start, start + _BLOCK)
             scores[block] = _sums(self.weights[: self.bits], view["semantic"][rows[block]])
-            if "general" in view.arrays:
+            if "general" in view.columns:
                 general = _sums(self.weights[self.bits :], view["general"][rows[block]])
                 scores[block] += (
                     general if view.has_general is None else general * view.has_general[rows[block]]

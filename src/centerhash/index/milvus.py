@@ -27,8 +27,7 @@ from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.extras import require
 from centerhash.index import query as queries
-from centerhash.index.items import check_ids, check_labels
-from centerhash.index.results import Added, Result, Results
+from centerhash.index.items import Added, Facts, Result, Results, check_ids, check_labels
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 
@@ -182,12 +181,12 @@ class MilvusIndex:
             if not rows:
                 raise InputError(f"there is no item '{id}' in the collection '{self.collection}'.")
             code = np.frombuffer(rows[0]["code"][0], np.uint8)
-        read = queries.query_by_code(queries.ModelInfo(self.bits), code)
+        read = queries.query_by_code(Facts(self.bits), code)
         return queries.Query(read.code, items=() if id is None else (id,))
 
     def _conditions(self, having: Any, without: Any, where: Any, excluded: Sequence[str]) -> Iterator[str]:
         """Yield the filter in Milvus' language: texts are percent-encoded or JSON, numbers are printed."""
-        only = queries.filter_of(self.attributes, having, without, where, None)
+        only = queries.filter_of(self.attributes, having, without, where)
         yield from (f'ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.having)
         yield from (f'not ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.without)
         yield from (f'id != "{_text(id)}"' for id in excluded)

@@ -7,10 +7,10 @@ their items were added.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,8 @@ from centerhash.codes import Codes, Packed, pack, to_words
 from centerhash.index.items import LEVELS
 from centerhash.index.store import Bools, Rows, View, smallest
 
-# Of a general bit compared with a semantic one: see docs/how-to/search.md.
-FACTOR = 0.1
-# Distances are compared as whole numbers: 10 d_semantic + d_general.
-_WEIGHT = round(1 / FACTOR)
+# Of a semantic bit compared with a general one: see docs/how-to/search.md.
+WEIGHT = 10
 # The least probability that follows from a code.
 _FLOOR = 0.01
 # Of the likelihood of labels given a code.
@@ -33,8 +31,6 @@ FITS = 0.12
 NEAR = 1 / 4
 # Share of the general bits more than the nearest copy in which other copies may differ.
 _AS_NEAR = 1 / 64
-# Weight of the shares compared with the probabilities: see docs/how-to/search.md.
-SHARES = 1.0
 # Digits of a penalty: smaller differences come from rounding.
 _DIGITS = 9
 
@@ -80,9 +76,8 @@ class ByGeneral:
         nearest, _ = _nearest(columns["general"], self.general[0], k, allowed, self.within)
         if not self.copies or len(self.general) == 1:  # its copies are the first of these
             return nearest
-        limit = min(
-            near_bits(columns["general"]), 8 * self.general.shape[1] if self.within is None else self.within
-        )
+        limit = near_bits(self.general)
+        limit = limit if self.within is None else min(limit, self.within)
         candidates = [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general]
         return _copies_first(columns["general"], self.general, candidates, nearest, k)
 
@@ -105,7 +100,7 @@ class ByBoth:
         if self.copies and self.within is not None:  # copies are found by their general codes alone
             allowed = both(code_distances(columns["semantic"], self.code) <= self.within, allowed)
         limit = near_bits(columns["general"])
-        compared = _General(
+        compared = General(
             self.general[0], columns["general"], columns.has_general, limit if self.copies else -1
         )
         rows, copies = _nearest(columns["semantic"], self.code, k, allowed, self.within, compared)
@@ -136,7 +131,7 @@ def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], ne
 class ByLabels:
     """The probability of all labels first, then how near their shares are to the weights.
 
-    penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
+    penalty = - sum_j log p_j + 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
     their area shares and w the weights. An item with a probability below FITS does not fit and is no result. Without
     stored scores, both follow from the code (see `likelihoods`), and all items fit. Equal penalties are ordered by the
     semantic distance, which `within` limits.
@@ -191,9 +186,9 @@ class ByLabels:
 def label_penalties(
     probability: NDArray[np.float64], shares: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| of p and s (m, n) and weights (m,)."""
+    """Return - sum_j log p_j + 1/2 sum_j |s_j - w_j| of p and s (m, n) and weights (m,)."""
     far = np.abs(shares - weights[:, None]).sum(axis=0) / 2
-    penalties: NDArray[np.float64] = SHARES * far - np.log(probability).sum(axis=0)
+    penalties: NDArray[np.float64] = far - np.log(probability).sum(axis=0)
     return penalties.round(_DIGITS)
 
 
@@ -219,12 +214,15 @@ def both(mask: Bools | None, other: Bools | None) -> Bools | None:
     return mask & other
 
 
-class _General(NamedTuple):
-    """General codes that rows are compared by too, and in how many bits copies may differ."""
+class General(NamedTuple):
+    """General codes that rows are compared by too; a row without one counts as if half of the bits differed.
 
-    code: Packed
-    codes: Packed
-    has_code: Bools | None
+    Copies of the query are the rows whose general codes differ in at most `copied` bits, fewer than half.
+    """
+
+    code: Packed  # (V,)
+    codes: Packed  # (N, V)
+    has_code: Bools | None  # None: all
     copied: int
 
 
@@ -234,7 +232,7 @@ def _nearest(
     k: int,
     allowed: Bools | None,
     within: int | None,
-    general: _General | None = None,
+    general: General | None = None,
 ) -> tuple[Rows, Rows]:
     """Return the rows of the k nearest codes (N, W), and of the k nearest copies; with `general`, by both codes."""
     if allowed is not None and int(np.count_nonzero(allowed)) * FEW <= len(codes):
@@ -245,25 +243,17 @@ def _nearest(
         best, copies = _nearest(codes.take(few, axis=0), code, k, None, within, general)
         return few[best], few[copies]
     limit = 8 * codes.shape[1] if within is None else within
-    if len(codes) <= (SMALL if _SCAN in sys.modules else PLAIN) or find_spec("numba") is None:
-        return _numpy_nearest(codes, code, k, allowed, limit, general)
-    from centerhash.index import scan  # numba takes a while to import
+    nearest: Callable[..., tuple[Rows, Rows]] = _numpy_nearest
+    if len(codes) > (SMALL if _SCAN in sys.modules else PLAIN) and find_spec("numba") is not None:
+        from centerhash.index.scan import nearest  # numba takes a while to import
 
-    compared = scan.NO_GENERAL
-    if general is not None:
-        mask = scan.NO_MASK if general.has_code is None else general.has_code.view(np.uint8)
-        words, half = _words(general.codes), 4 * general.codes.shape[1]
-        compared = scan.General(_words(general.code[None])[0], words, mask, half, general.copied, _WEIGHT)
-    among = None if allowed is None else allowed.view(np.uint8)
-    query, database = _words(code[None])[0], _words(codes)
-    (best, _), (copies, _) = scan.nearest(query, database, k, within=limit, allowed=among, general=compared)
-    return best, copies
+    return nearest(codes, code, k, allowed, limit, general)
 
 
 def _numpy_nearest(
-    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: _General | None
+    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: General | None
 ) -> tuple[Rows, Rows]:
-    """Do the same without a compiled scan."""
+    """As `scan.nearest`."""
     totals = distances = code_distances(codes, code)
     copies = np.empty(0, np.int64)
     is_allowed = True if allowed is None else allowed
@@ -271,17 +261,8 @@ def _numpy_nearest(
         apart = code_distances(general.codes, general.code)
         if general.has_code is not None:
             apart[~general.has_code] = 4 * general.codes.shape[1]
-        totals = _WEIGHT * distances + apart
+        totals = WEIGHT * distances + apart
         rows = np.flatnonzero((apart <= general.copied) & is_allowed)
         copies = smallest(apart[rows], rows, k)
     rows = np.flatnonzero((distances <= within) & is_allowed)
     return smallest(totals[rows], rows, k), copies
-
-
-def _words(packed: Packed) -> NDArray[Any]:
-    """View packed codes (n, bytes) as words (n, W) of the widest type that divides their bytes, read-only."""
-    width = packed.shape[1]
-    size = next(size for size in (8, 4, 2, 1) if width % size == 0)
-    view = np.ascontiguousarray(packed).view(f"u{size}")
-    view.flags.writeable = False  # numba compiles writeable arrays apart
-    return view

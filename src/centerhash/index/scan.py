@@ -15,19 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.codes import Packed
 from centerhash.core.extras import require
 from centerhash.core.parallel import compiled, cpu_count, in_threads, split
+from centerhash.index.ranking import WEIGHT, General
+from centerhash.index.store import Bools, Rows
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
-Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
 # State, counts by total, positions, totals.
-Nearest: TypeAlias = tuple[Integers, Integers, Integers, Integers]
+Nearest: TypeAlias = tuple[Rows, Rows, Rows, Rows]
 
 # Rows counted at once; if some are near, again in steps, then one by one.
 STRIDE, STEP = 512, 32
@@ -45,7 +47,8 @@ _COLUMNS = 4096
 # Distances computed at once, and looked at one by one only where some are near.
 _NEAR_STEP = 256
 
-NO_MASK: Mask = np.empty(0, np.uint8)
+_NO_MASK: Mask = np.empty(0, np.uint8)
+_NO_WORDS: Words = np.zeros((1, 1), np.uint64)
 CUT, NEAR, STORED = range(3)  # the state of a thread
 
 
@@ -166,53 +169,39 @@ def _scanner(width: int, general_width: int, weight: int) -> Callable[..., None]
     return compiled(scan)
 
 
-class General(NamedTuple):
-    """General codes that are compared too, with the semantic distance `weight` times as heavy.
-
-    A row without one, by the mask `has_code` (N,) unless that is empty, counts as one in which `half` of the bits
-    differ. Copies differ in at most `copied` bits, fewer than half.
-    """
-
-    query: Words  # (G,)
-    codes: Words  # (N, G)
-    has_code: Mask
-    half: int
-    copied: int
-    weight: int
-
-
-NO_GENERAL = General(np.zeros(1, np.uint64), np.zeros((0, 1), np.uint64), NO_MASK, 0, -1, 1)
-
-
 def nearest(
-    query: Words,
-    database: Words,
-    k: int,
-    *,
-    within: int,
-    allowed: Mask | None = None,
-    general: General = NO_GENERAL,
-) -> list[tuple[Integers, Integers]]:
-    """Return positions (m,) and totals of the k nearest rows, ascending and then by position; and the same of copies.
+    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: General | None
+) -> tuple[Rows, Rows]:
+    """Return the rows of the k codes (N, W) nearest to one (W,), by total and then by row; and those of k copies.
 
-    `query` (W,) and `database` (N, W) are words; `within` is the largest distance, `allowed` (N,) is 1 for rows that may
-    be returned.
+    Rows differ in at most `within` bits; with `allowed` (N,), only these rows are returned. Without `general` there are
+    no copies.
     """
-    rows, codes = len(database), general.codes
-    largest = 8 * (general.weight * database.itemsize * query.size + codes.itemsize * general.query.size)
-    threads = max(1, min((database.nbytes + codes.nbytes) // THREAD_BYTES, cpu_count()))
-    k, scan = min(k, rows), _scanner(query.size, general.query.size, general.weight)
-    rooms = [[_room(k, cut) for cut in (largest, general.copied)] for _ in range(threads)]
+    query, database, rows = _words(code[None])[0], _words(codes), len(codes)
+    other, others, has_code, copied, weight = _NO_WORDS[0], _NO_WORDS[:0], _NO_MASK, -1, 1
+    if general is not None:
+        other, others, weight = _words(general.code[None])[0], _words(general.codes), WEIGHT
+        has_code, copied = _mask(general.has_code), general.copied
+    threads = max(1, min((database.nbytes + others.nbytes) // THREAD_BYTES, cpu_count()))
+    k, scan, mask = min(k, rows), _scanner(query.size, other.size, weight), _mask(allowed)
+    rooms = [
+        [_room(k, cut) for cut in (8 * (weight * query.nbytes + other.nbytes), copied)]
+        for _ in range(threads)
+    ]
 
     def work(part: int) -> None:
         place, (best, copies) = split(rows, threads)[part], rooms[part]
-        mask = NO_MASK if allowed is None else allowed[place]
-        compared = general.query, codes[place], general.has_code[place], general.half
-        scan(query, database[place], *compared, mask, place.start, k, within, best, copies)
+        compared = other, others[place], has_code[place], 4 * other.nbytes
+        scan(query, database[place], *compared, mask[place], place.start, k, within, best, copies)
 
     if k:
         in_threads(work, threads)
-    return [_merged(parts, k) for parts in zip(*rooms, strict=True)]
+    best, copies = (_merged(parts, k) for parts in zip(*rooms, strict=True))
+    return best, copies
+
+
+def _mask(rows: Bools | None) -> Mask:
+    return _NO_MASK if rows is None else rows.view(np.uint8)
 
 
 def _room(k: int, cut: int) -> Nearest:
@@ -221,12 +210,20 @@ def _room(k: int, cut: int) -> Nearest:
     return np.array([cut, 0, 0]), np.zeros(cut + 1, np.int64), positions, totals
 
 
-def _merged(parts: Sequence[Nearest], k: int) -> tuple[Integers, Integers]:
-    """Return the k best positions of all threads, and their totals."""
+def _merged(parts: Sequence[Nearest], k: int) -> Rows:
+    """Return the k best positions of all threads."""
     rows = np.concatenate([positions[: state[STORED]] for state, _, positions, _ in parts])
     values = np.concatenate([totals[: state[STORED]] for state, _, _, totals in parts])
-    order = np.lexsort((rows, values))[:k]
-    return rows[order], values[order]
+    return rows[np.lexsort((rows, values))[:k]]
+
+
+def _words(packed: Packed) -> NDArray[Any]:
+    """View packed codes (n, bytes) as words (n, W) of the widest type that divides their bytes, read-only."""
+    width = packed.shape[1]
+    size = next(size for size in (8, 4, 2, 1) if width % size == 0)
+    view = np.ascontiguousarray(packed).view(f"u{size}")
+    view.flags.writeable = False  # numba compiles writeable arrays apart
+    return view
 
 
 @cache
@@ -234,7 +231,7 @@ def _joiner(width: int) -> Callable[..., int]:
     """Compile the comparison of codes of `width` words."""
 
     def join(
-        words: Words, others: Words, start: int, end: int, radius: int, is_self: bool, pairs: Integers
+        words: Words, others: Words, start: int, end: int, radius: int, is_self: bool, pairs: Rows
     ) -> int:
         """Write the pairs whose first row is in start..end, and their distance, to (3, room); return their number."""
         size, rows, count = 0, words.shape[1], others.shape[1]
@@ -267,7 +264,7 @@ def _joiner(width: int) -> Callable[..., int]:
     return compiled(join)
 
 
-def near(words: Words, others: Words, start: int, end: int, radius: int, is_self: bool) -> Integers:
+def near(words: Words, others: Words, start: int, end: int, radius: int, is_self: bool) -> Rows:
     """As `near_pairs.numpy_near`."""
     join, pairs = _joiner(len(words)), np.empty((3, ROOM), np.int64)
     while (size := join(words, others, start, end, radius, is_self, pairs)) > pairs.shape[1]:

@@ -20,14 +20,13 @@ searches need no lock.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Thread, current_thread
@@ -37,9 +36,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
+from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
-from centerhash.index.items import FORMAT, LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
+from centerhash.index.items import LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
 from centerhash.model.base import FILTERED
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -73,7 +72,6 @@ CREATE TABLE chunks (name TEXT NOT NULL, chunk INTEGER NOT NULL, version INTEGER
     data BLOB NOT NULL, PRIMARY KEY (name, chunk));
 CREATE INDEX changed ON chunks (name, version);
 """
-_ADVICE = "restore a backup, or create the index again"
 
 
 # --- label entries
@@ -131,13 +129,6 @@ class Part(NamedTuple):
         labels = np.repeat(self.labels, np.diff(self.starts))
         return Entries(self.rows, labels, self.probabilities, self.shares)
 
-    def place(self, label: np.uint32) -> slice:
-        """Return where the entries of a label are."""
-        position = self.labels.searchsorted(label)
-        if position == len(self.labels) or self.labels[position] != label:
-            return slice(0)
-        return slice(self.starts[position], self.starts[position + 1])
-
     def of_row(self, row: int) -> list[tuple[int, int, int]]:
         """Return label, probability and share of the entries of a row."""
         positions = (self.rows == row).nonzero()[0]
@@ -154,19 +145,16 @@ NO_PART = Part.from_bytes(bytes(12))
 
 @dataclass(frozen=True)
 class View:
-    """The loaded columns of one commit. Nobody writes to the first `meta.rows` rows of its arrays, nor to its parts."""
+    """The loaded columns of one commit. Nobody writes to the first `meta.rows` rows of its columns, nor to its parts."""
 
     meta: Meta
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # with spare room
-    parts: Sequence[Part] | None = None
-
-    @property
-    def columns(self) -> set[str]:
-        """Return the names of the columns that are loaded."""
-        return {*self.arrays, *(() if self.parts is None else [LABELS])}
+    columns: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # arrays with spare room; of label entries, lists of parts
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.arrays[name][: self.meta.rows]
+        column: NDArray[Any] = self.columns[name]
+        return column[: self.meta.rows]
 
     def _without(self, flags: int) -> Bools | None:
         mask = (self["flags"] & flags) == 0
@@ -189,13 +177,13 @@ class View:
 
     def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
         """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
-        parts = [NO_PART, *(self.parts or ())]
-        places = [part.place(np.uint32(label)) for part in parts]
+        parts, bounds = [NO_PART, *self.columns.get(LABELS, ())], np.array([label, label + 1], np.uint32)
+        places = [slice(*part.starts[part.labels.searchsorted(bounds)].tolist()) for part in parts]
         rows, probabilities, shares = (
             np.concatenate([part[column][place] for part, place in zip(parts, places, strict=True)])
             for column in (2, 3, 4)
         )
-        sizes = [int(place.stop) - int(place.start or 0) for place in places]
+        sizes = [place.stop - place.start for place in places]
         kept = np.flatnonzero(probabilities >= least)
         first = np.repeat(np.arange(-1, len(parts) - 1) * CHUNK, sizes)[kept]
         return first + rows[kept], probabilities[kept], shares[kept]
@@ -213,21 +201,21 @@ class View:
         return {}
 
     def top(self, column: str, count: int, mask: Bools | None) -> Rows:
-        """Return the rows in the mask with the largest values, descending; missing values come last.
+        """Return the rows in the mask with the largest values, descending; of equal ones the last comes first.
 
-        Of all that are not hidden, the first ones are computed once for a commit.
+        Missing values come last. Of all that are not hidden, the first ones are computed once for a commit.
         """
-        if mask is self.shown and count <= TOP:
-            if column not in self._tops:
-                self._tops[column] = self._largest(column, TOP, mask)
+        is_kept = mask is self.shown and count <= TOP
+        if is_kept and column in self._tops:
             return self._tops[column][:count]
-        return self._largest(column, count, mask)
-
-    def _largest(self, column: str, count: int, mask: Bools | None) -> Rows:
-        """Return the rows with the largest values, descending; of equal ones the last comes first."""
         rows = np.arange(self.meta.rows) if mask is None else np.flatnonzero(mask)
         values = self[column][rows]
-        return smallest(np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], count)
+        largest = smallest(
+            np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], TOP if is_kept else count
+        )
+        if is_kept:
+            self._tops[column] = largest
+        return largest[:count]
 
 
 def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
@@ -236,11 +224,6 @@ def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
         kept = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
         values, rows = values[kept], rows[kept]
     return rows[np.argsort(values, kind="stable")[:count]]
-
-
-def chunks_of(meta: Meta) -> int:
-    """Return the number of chunks of each column."""
-    return -(-meta.rows // CHUNK)
 
 
 def updated(
@@ -279,28 +262,23 @@ class Snapshot:
     """
 
     def __init__(self, store: Store, sql: _Connection, meta: Meta, view: View) -> None:
-        self.store, self.sql, self.meta, self.view, self.chunks = store, sql, meta, view, chunks_of(meta)
+        self.store, self.sql, self.meta, self.view = store, sql, meta, view
+        self.chunks = -(-meta.rows // CHUNK)  # of each column
         # The chunk of each column that was read last, and its number.
         self._last: dict[str, tuple[int, Any]] = {}
-
-    def damaged(self, what: str) -> DataError:
-        """Return the error of a file that does not hold what was written."""
-        return DataError(f"'{self.store.path}' is damaged ({what}): {_ADVICE}.")
-
-    # --- columns
 
     def _chunks(self, condition: str, *values: object) -> Iterator[tuple[int, Any]]:
         """Yield number and content of the chunks that a condition selects: values, or a `Part` of label entries."""
         query = f"SELECT name, chunk, version, crc, data FROM chunks WHERE {condition}"
         for name, chunk, version, crc, data in self.sql.execute(query, values):
             if not isinstance(data, bytes) or crc_of(name, chunk, version, data=data) != crc:
-                raise self.damaged(f"column '{name}', chunk {chunk}")
-            if name == LABELS:
-                yield chunk, Part.from_bytes(data)
-                continue
-            content = np.frombuffer(data, self.store.columns[name])
-            if chunk < self.chunks and len(content) != min(self.meta.rows - chunk * CHUNK, CHUNK):
-                raise self.damaged(f"column '{name}', chunk {chunk} has {len(content)} rows")
+                raise self.store.damaged(f"column '{name}', chunk {chunk}")
+            size = min(self.meta.rows - chunk * CHUNK, CHUNK)
+            content: Any = (
+                Part.from_bytes(data) if name == LABELS else np.frombuffer(data, self.store.columns[name])
+            )
+            if size <= 0 or (name != LABELS and len(content) != size):
+                raise self.store.damaged(f"column '{name}', chunk {chunk} is not of {size} rows")
             yield chunk, content
 
     def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
@@ -309,37 +287,33 @@ class Snapshot:
         # without ORDER BY, for which SQLite would sort the blobs
         for chunk, content in self._chunks("name = ? AND version > ?", name, since.version):
             due.discard(chunk)
-            if chunk < self.chunks:
-                yield chunk, content
+            yield chunk, content
         if due:
-            raise self.damaged(f"column '{name}', chunk {min(due)} is missing")
+            raise self.store.damaged(f"column '{name}', chunk {min(due)} is missing")
 
     def chunk(self, name: str, chunk: int) -> Any:
         """Return a chunk of a column: its values, or a `Part` of label entries."""
-        if name in self.view.arrays:
-            return self.view[name][chunk * CHUNK : (chunk + 1) * CHUNK]
-        if name == LABELS and self.view.parts is not None:
-            return self.view.parts[chunk]
+        if name in self.view.columns:
+            rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            return self.view.columns[LABELS][chunk] if name == LABELS else self.view[name][rows]
         if name not in self._last or self._last[name][0] != chunk:
             found = next(self._chunks("name = ? AND chunk = ?", name, chunk), None)
             if found is None:
-                raise self.damaged(f"column '{name}', chunk {chunk} is missing")
+                raise self.store.damaged(f"column '{name}', chunk {chunk} is missing")
             self._last[name] = found
         return self._last[name][1]
 
-    def span(self, name: str, chunks: range) -> NDArray[Any]:
-        """Return the values of consecutive chunks."""
+    def span(self, name: str, chunks: Iterable[int]) -> NDArray[Any]:
+        """Return the values of some chunks."""
         nothing = np.empty(0, self.store.columns[name])
         return np.concatenate([nothing, *(self.chunk(name, chunk) for chunk in chunks)])
 
-    def _gather(self, name: str, rows: Rows) -> NDArray[Any]:
+    def gather(self, name: str, rows: Rows) -> NDArray[Any]:
         """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
-        if name in self.view.arrays:
+        if name in self.view.columns:
             return self.view[name][rows]
-        values, chunks = np.empty(len(rows), self.store.columns[name]), rows // CHUNK
-        for chunk in np.unique(chunks).tolist():
-            values[chunks == chunk] = self.chunk(name, chunk)[rows[chunks == chunk] % CHUNK]
-        return values
+        chunks, places = np.unique(rows // CHUNK, return_inverse=True)
+        return self.span(name, chunks.tolist()).take(places * CHUNK + rows % CHUNK, axis=0)
 
     def write(self, name: str, chunk: int, data: bytes) -> None:
         """Write a chunk of a column in the commit to come."""
@@ -354,7 +328,7 @@ class Snapshot:
         """Yield rows of a table whose last value is their checksum, without that."""
         for *row, crc in self.sql.execute(query, values):
             if crc_of(*row) != crc:
-                raise self.damaged(f"a row of: {query.partition('FROM ')[2].partition(' ')[0]}")
+                raise self.store.damaged(f"a row of: {query.partition('FROM ')[2].partition(' ')[0]}")
             yield tuple(row)
 
     def _among(self, query: str, values: Sequence[object], *first: object) -> Iterator[tuple[Any, ...]]:
@@ -372,7 +346,7 @@ class Snapshot:
         numbers = {row[-1]: row[0] for row in rows}
         missing = [value for value in values if value not in numbers] if thorough else []
         for _ in self._among(query.format("NOT INDEXED"), missing, *first):
-            raise self.damaged("an index over texts or ids")
+            raise self.store.damaged("an index over texts or ids")
         return numbers
 
     def keys(self, ids: Sequence[str], *, thorough: bool = True) -> dict[str, int]:
@@ -402,7 +376,7 @@ class Snapshot:
         missing = [number for number in numbers if number not in known]
         rows = list(self._among("SELECT number, attribute, text, crc FROM texts WHERE number", missing))
         if len(rows) < len(missing):
-            raise self.damaged(f"{len(missing) - len(rows)} texts are missing")
+            raise self.store.damaged(f"{len(missing) - len(rows)} texts are missing")
         if self.sql.snapshot is self:  # what a transaction has written may be undone
             known.update((number, text) for number, attribute, text in rows if not attribute)
         texts = {number: text for number, _, text in rows}
@@ -413,7 +387,7 @@ class Snapshot:
         numbers, meta = self.text_numbers(attribute, texts, thorough=False), self.meta
         new = [text for text in dict.fromkeys(texts) if text not in numbers]
         rows = [(number, attribute, text) for number, text in enumerate(new, meta.texts)]
-        self.sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
+        insert(self.sql, "texts", rows)
         self.meta = meta._replace(texts=meta.texts + len(new))
         return numbers | {text: number for number, _, text in rows}
 
@@ -423,7 +397,7 @@ class Snapshot:
         """Return the rows of ascending keys, -1 for those that are not in the columns."""
         if not len(keys) or not self.meta.rows:
             return np.full(len(keys), -1)
-        if "key" in self.view.arrays:
+        if "key" in self.view.columns:
             first, stored = 0, self.view["key"]
         else:  # a row is before its key by as many as were dropped at most
             dropped, last = self.meta.next_key - self.meta.rows, self.meta.rows - 1
@@ -437,19 +411,19 @@ class Snapshot:
         ascending = np.array(sorted(keys), np.int64)
         rows = self.rows(ascending)
         if (rows < 0).any():
-            raise self.damaged(f"the row of item {int(ascending[rows < 0][0])} is missing")
+            raise self.store.damaged(f"the row of item {int(ascending[rows < 0][0])} is missing")
         return rows
 
     def items(self, rows: Rows) -> list[Item]:
         """Return the items of some rows, in their order."""
-        columns = {name: self._gather(name, rows) for name in self.store.columns}
+        columns = {name: self.gather(name, rows) for name in self.store.columns}
         keys, flags, general = columns["key"].tolist(), columns["flags"].tolist(), columns.get("general")
         entries = [self.chunk(LABELS, row // CHUNK).of_row(row % CHUNK) for row in rows.tolist()]
         labels = self.texts({label & (CARRIED - 1) for row in entries for label, _, _ in row})
         ids, attributes = self.ids(keys), dict[str, list[Any]]()
         for name, kind in self.store.facts.attributes.items():
             values = columns[attribute_column(name)].tolist()
-            if kind == "text":
+            if kind is str:
                 texts = self.texts({value - 1 for value in values if value})
                 attributes[name] = [texts[value - 1] if value else None for value in values]
             else:  # NaN is a missing number
@@ -457,7 +431,7 @@ class Snapshot:
         items = []
         for place, (key, flag, row) in enumerate(zip(keys, flags, entries, strict=True)):
             if key not in ids:
-                raise self.damaged(f"the id of item {key} is missing")
+                raise self.store.damaged(f"the id of item {key} is missing")
             carried = tuple(labels[label - CARRIED] for label, _, _ in row if label >= CARRIED)
             scores = {labels[label]: (level, share) for label, level, share in row if label < CARRIED}
             seen = None if general is None or flag & BARE else general[place]
@@ -469,7 +443,7 @@ class Snapshot:
     def label_counts(self, mask: Bools | None) -> dict[str, int]:
         """Return how many of the rows in a mask carry each label, sorted by name."""
         counts: dict[int, int] = {}
-        for chunk, part in enumerate(self.view.parts or ()):
+        for chunk, part in enumerate(self.view.columns[LABELS]):
             first = part.labels.searchsorted(np.uint32(CARRIED))
             starts, carried = part.starts[first:].astype(np.int64), part.labels[first:].tolist()
             numbers = np.diff(starts)
@@ -499,7 +473,7 @@ class Snapshot:
         masks += [~self.view.having(labels.get(label)) for label in only.without]
         for name, wanted in only.where.items():
             values = self.view[attribute_column(name)]
-            if self.store.facts.attributes[name] == "number":
+            if self.store.facts.attributes[name] is float:
                 masks += [values >= wanted[0], values <= wanted[1]]  # NaN is in no range
             else:
                 numbers = self.text_numbers(name, [str(text) for text in wanted]).values()
@@ -510,8 +484,8 @@ class Snapshot:
             masks[-1][rows[rows >= 0]] = True
         return reduce(np.logical_and, masks) if masks else None
 
-    def check_columns(self) -> None:
-        """Read all columns, or raise DataError."""
+    def check(self) -> None:
+        """Read everything, or raise DataError."""
         items = hidden = 0
         for name in (*self.store.columns, LABELS):
             for _, content in self.changed(name, Meta()):
@@ -519,17 +493,14 @@ class Snapshot:
                     items += int(np.count_nonzero(content & REMOVED == 0))
                     hidden += int(np.count_nonzero(content & (REMOVED | HIDDEN) == HIDDEN))
         if (items, hidden) != (self.meta.items, self.meta.hidden):
-            raise self.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
-
-    def check_tables(self) -> None:
-        """Read all tables, or raise DataError."""
+            raise self.store.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
         for table, expected in (("items", self.meta.items), ("texts", self.meta.texts)):
             count = sum(1 for _ in self.table(f"SELECT * FROM {table} NOT INDEXED"))
             if count != expected:
-                raise self.damaged(f"{count} rows in its table {table} instead of {expected}")
+                raise self.store.damaged(f"{count} rows in its table {table} instead of {expected}")
         for (line,) in self.sql.execute("PRAGMA integrity_check(1)"):
             if line != "ok":
-                raise self.damaged(line)
+                raise self.store.damaged(line)
 
 
 class _Connection(sqlite3.Connection):
@@ -552,31 +523,24 @@ class Store:
         self._view = View(Meta())
         self.known_texts: dict[int, str] = {}
         with self._explained():
-            self.facts = self._read_facts()
+            row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
+            if row is None or crc_of(row[0]) != row[1]:
+                raise self.damaged("the table facts")
+        self.facts = Facts.from_json(row[0])
         self.columns = self.facts.columns
         self.meta()
 
     @classmethod
-    def create(cls, path: Path, facts: Facts, labels: Sequence[str] = ()) -> Self:
-        """Create the file of an empty store and open it; `labels` are numbered first, in their order."""
+    def create(cls, path: Path, facts: Facts) -> Self:
+        """Create the file of an empty store and open it; the model's classes are its first labels."""
         with closing(sqlite3.connect(path, isolation_level=None)) as sql:
             sql.executescript(f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA}")
-            text, meta = json.dumps(asdict(facts)), Meta(0, texts=len(labels))
-            sql.execute("INSERT INTO facts VALUES (?, ?)", (text, crc_of(text)))
-            sql.execute(f"INSERT INTO meta VALUES ({_marks((*meta, 0))})", (*meta, crc_of(*meta)))
-            rows = ((number, "", name) for number, name in enumerate(labels))
-            sql.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", ((*row, crc_of(*row)) for row in rows))
+            text, meta = facts.to_json(), Meta(0, texts=len(facts.classes))
+            insert(sql, "facts", [(text,)])
+            insert(sql, "meta", [meta])
+            insert(sql, "texts", [(number, "", name) for number, name in enumerate(facts.classes)])
             sql.execute("COMMIT")
         return cls(path)
-
-    def _read_facts(self) -> Facts:
-        row = self._connection().execute("SELECT json, crc FROM facts").fetchone()
-        if row is None or crc_of(row[0]) != row[1]:
-            raise DataError(f"'{self.path}' is damaged (the table facts): {_ADVICE}.")
-        facts = json.loads(row[0])
-        if facts["format"] != FORMAT:
-            raise DataError(f"'{self.path}' is of another version of centerhash: create the index again.")
-        return Facts(**facts)
 
     # --- connections
 
@@ -585,8 +549,6 @@ class Store:
         """Turn errors of SQLite into errors that name the file."""
         try:
             yield
-        except CenterhashError:
-            raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -597,11 +559,13 @@ class Store:
             if name.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
                 raise OutputError(f"cannot read or write '{self.path}': {error}.") from error
             if self.closed and isinstance(error, sqlite3.ProgrammingError):
-                raise self._is_closed() from None
-            raise DataError(f"'{self.path}' is damaged ({error}): {_ADVICE}.") from error
+                raise InputError(f"the index '{self.path.parent}' is closed: open it again.") from None
+            raise self.damaged(error) from error
 
-    def _is_closed(self) -> InputError:
-        return InputError(f"the index '{self.path.parent}' is closed: open it again.")
+    def damaged(self, what: object) -> DataError:
+        """Return the error of a file that does not hold what was written."""
+        advice = "restore a backup, or create the index again"
+        return DataError(f"'{self.path}' is damaged ({what}): {advice}.")
 
     def _connection(self) -> _Connection:
         """Return the connection of this thread; those of threads that have ended are closed."""
@@ -609,7 +573,7 @@ class Store:
             return known
         with self._connecting:
             if self.closed:
-                raise self._is_closed()
+                raise sqlite3.ProgrammingError("closed")
             for thread in [thread for thread in self._connections if not thread.is_alive()]:
                 self._connections.pop(thread).close()
             options: Any = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
@@ -635,7 +599,7 @@ class Store:
             for *values, crc in self._connection().execute("SELECT * FROM meta"):
                 if crc_of(*values) == crc:
                     return Meta(*values)
-            raise DataError(f"'{self.path}' is damaged (the table meta): {_ADVICE}.")
+            raise self.damaged("the table meta")
 
     @contextmanager
     def reading(self, *names: str) -> Iterator[Snapshot]:
@@ -676,22 +640,23 @@ class Store:
 
     def _loaded(self, snapshot: Snapshot, old: View, names: Sequence[str]) -> View:
         """Return a view of a commit: the old one, what has changed since, and columns that it did not have."""
-        meta, columns = snapshot.meta, {*names, *old.columns}
-        if old.meta == meta and columns == old.columns:
+        meta, needed = snapshot.meta, {*names, *old.columns}
+        if old.meta == meta and len(needed) == len(old.columns):
             return old
         if meta.rows < old.meta.rows:  # older views still read the rows that were dropped
             old = View(Meta())
-        arrays, parts = dict(old.arrays), old.parts
-        for name in columns:
+        columns = dict(old.columns)
+        for name in needed:
             since = old.meta if name in old.columns else Meta()
             changed = snapshot.changed(name, since)
             if name == LABELS:
-                parts = [*(parts or ()), *[NO_PART] * (snapshot.chunks - len(parts or ()))]
+                parts = columns.get(name, [])
+                columns[name] = [*parts, *[NO_PART] * (snapshot.chunks - len(parts))]
                 for chunk, part in changed:
-                    parts[chunk] = part
+                    columns[name][chunk] = part
             else:
-                arrays[name] = updated(arrays.get(name), self.columns[name], changed, since.rows, meta.rows)
-        return View(meta, arrays, parts)
+                columns[name] = updated(columns.get(name), self.columns[name], changed, since.rows, meta.rows)
+        return View(meta, columns)
 
     # --- writing
 
@@ -700,11 +665,13 @@ class Store:
         """Make the block one durable commit; a block within another one is part of its commit."""
         if self.read_only:
             raise InputError(f"'{self.path.parent}' was opened read-only: open it for writing to change it.")
-        sql = self._connection()
-        if sql.snapshot is not None:
-            raise InputError("an index cannot be changed while its thread reads: change it after that block.")
-        is_inner = sql.in_transaction
         with self._explained():
+            sql = self._connection()
+            if sql.snapshot is not None:
+                raise InputError(
+                    "an index cannot be changed while its thread reads: change it after that block."
+                )
+            is_inner = sql.in_transaction
             sql.execute("SAVEPOINT block" if is_inner else "BEGIN IMMEDIATE")
             try:
                 yield sql
@@ -727,23 +694,21 @@ class Store:
 
     def shrink(self) -> None:
         """Give the space of deleted rows back, unless a transaction runs."""
-        if not (sql := self._connection()).in_transaction:
-            with self._explained():
+        with self._explained():
+            if not (sql := self._connection()).in_transaction:
                 sql.execute("VACUUM")
                 sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # --- checks and copies
 
     def verify(self) -> list[str]:
-        """Read everything and return a sentence for each damage that was found."""
-        problems: list[str] = []
-        for check in (Snapshot.check_columns, Snapshot.check_tables):
-            try:
-                with self.reading() as snapshot:
-                    check(snapshot)
-            except (DataError, OutputError) as error:
-                problems.append(str(error))
-        return problems
+        """Read everything and return a sentence about the first damage that was found."""
+        try:
+            with self.reading() as snapshot:
+                snapshot.check()
+        except (DataError, OutputError) as error:
+            return [str(error)]
+        return []
 
     def back_up(self, path: Path, progress: Progress = silent) -> None:
         """Copy the file as of one commit, also while another process writes."""
@@ -762,6 +727,13 @@ class Store:
 
 def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
+
+
+def insert(sql: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert rows, each with its checksum."""
+    if rows:
+        marks = _marks((*rows[0], "crc"))
+        sql.executemany(f"INSERT INTO {table} VALUES ({marks})", ((*row, crc_of(*row)) for row in rows))
 
 
 def crc_of(*values: object, data: bytes = b"") -> int:

@@ -6,6 +6,7 @@ All read and rewrite whole chunks of columns through a snapshot of the store, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from centerhash.index.store import (
     Part,
     Snapshot,
     Store,
-    crc_of,
+    insert,
 )
 
 
@@ -36,27 +37,29 @@ def add(store: Store, given: Mapping[str, Any], *, replace: bool = False) -> int
     with store.changing() as snapshot:
         first, count = snapshot.meta.next_number, len(given["semantic"])
         ids = given["ids"] or [str(number) for number in range(first, first + count)]
+        defaults: dict[str, Any] = {"labels": [()] * count, "scores": [{}] * count}
+        if (general := store.columns.get("general")) is not None:
+            defaults["general"] = np.zeros(count, general)
+        given = defaults | {name: column for name, column in given.items() if column is not None}
         known = snapshot.keys(ids, thorough=False) if snapshot.meta.items else {}
         if replace:
             _flag(snapshot, list(known.values()), REMOVED, True)
         elif known:
-            rows = np.array([row for row, id in enumerate(ids) if id not in known], np.int64)
-            ids, given = _taken(ids, rows), {name: _taken(column, rows) for name, column in given.items()}
+            is_new = [id not in known for id in ids]
+            ids = list(compress(ids, is_new))
+            given = {
+                name: column[is_new] if isinstance(column, np.ndarray) else list(compress(column, is_new))
+                for name, column in given.items()
+            }
         if ids:
             _append(snapshot, ids, given)
         return len(ids)
 
 
-def _taken(column: Any, rows: Any) -> Any:
-    if column is None or isinstance(column, np.ndarray):
-        return None if column is None else column[rows]
-    return [column[row] for row in rows.tolist()]
-
-
 def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) -> None:
     first, count = snapshot.meta.rows, len(ids)
     end, keys = first + count, range(snapshot.meta.next_key, snapshot.meta.next_key + count)
-    columns, entries = _columns(snapshot, given, keys), _entries(snapshot, count, given)
+    columns, entries = _columns(snapshot, given, keys), _entries(snapshot, given["labels"], given["scores"])
     for chunk in range(first // CHUNK, -(-end // CHUNK)):
         top, bottom = max(chunk * CHUNK, first), min((chunk + 1) * CHUNK, end)
         is_new, selected = top == chunk * CHUNK, slice(top - first, bottom - first)
@@ -67,8 +70,7 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
         parts = [] if is_new else [snapshot.chunk(LABELS, chunk).entries()]
         parts.append(added._replace(rows=added.rows + (first - chunk * CHUNK)))
         snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
-    stored = ((key, id, crc_of(key, id)) for key, id in zip(keys, ids, strict=True))
-    snapshot.sql.executemany("INSERT INTO items VALUES (?, ?, ?)", stored)
+    insert(snapshot.sql, "items", list(zip(keys, ids, strict=True)))
     numbers = (int(id) for id in ids if id.isascii() and id.isdecimal() and len(id) < 19)
     snapshot.meta = snapshot.meta._replace(
         rows=end,
@@ -81,13 +83,11 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
 def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[str, Any]:
     """Return the columns of new items as they are stored; new texts of attributes are stored."""
     columns = {**given, "key": np.array(keys)}
-    flags = UNSCORED * np.array([not row for row in given["scores"] or [{}] * len(keys)], np.uint8)
-    if (general := snapshot.store.columns.get("general")) is not None:
-        if given["general"] is None:
-            columns["general"] = np.zeros(len(keys), general)
+    flags = UNSCORED * np.array([not row for row in given["scores"]], np.uint8)
+    if "general" in columns:
         flags |= BARE * (~columns["general"].any(axis=1)).astype(np.uint8)
     for name, kind in snapshot.store.facts.attributes.items():
-        if kind == "text":
+        if kind is str:
             values = given[attribute_column(name)].tolist()
             texts = snapshot.add_texts(name, [text for text in values if text is not None])
             columns[attribute_column(name)] = np.array(
@@ -98,10 +98,8 @@ def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[
     return {name: columns[name].astype(dtype.base, copy=False) for name, dtype in types.items()}
 
 
-def _entries(snapshot: Snapshot, count: int, given: Mapping[str, Any]) -> Entries:
+def _entries(snapshot: Snapshot, labels: Sequence[Sequence[str]], scores: Sequence[LabelScores]) -> Entries:
     """Return the entries of the labels that items carry, and of their scores; new labels are stored."""
-    labels: Sequence[Sequence[str]] = given["labels"] or [()] * count
-    scores: Sequence[LabelScores] = given["scores"] or [{}] * count
     names = {name: None for row in (*labels, *scores) for name in row}
     numbers = snapshot.add_texts("", list(names))
     flat = list[int]()
@@ -158,15 +156,13 @@ def compact(store: Store) -> None:
             selected = rows[start : start + CHUNK]
             read = range(int(selected[0]) // CHUNK, int(selected[-1]) // CHUNK + 1)
             for name in store.columns:
-                values = snapshot.span(name, read)[selected - read.start * CHUNK]
-                snapshot.write(name, chunk, values.tobytes())
+                snapshot.write(name, chunk, snapshot.gather(name, selected).tobytes())
             parts = []
             for old in read:
                 entries = snapshot.chunk(LABELS, old).entries()
-                place = np.searchsorted(selected, entries.rows + np.int64(old * CHUNK))
-                place[place == len(selected)] = 0
-                kept = np.flatnonzero(selected[place] == entries.rows + np.int64(old * CHUNK))
-                parts.append(entries._replace(rows=place).take(kept))
+                stored = entries.rows + np.int64(old * CHUNK)
+                places = np.searchsorted(selected, stored)
+                parts.append(entries._replace(rows=places).take(np.isin(stored, selected)))
             snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
         snapshot.sql.execute("DELETE FROM chunks WHERE chunk >= ?", (-(-len(rows) // CHUNK),))
         snapshot.meta = snapshot.meta._replace(rows=len(rows))

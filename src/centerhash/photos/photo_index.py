@@ -29,8 +29,8 @@ from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data.images import ImageSource, check_source
 from centerhash.data.listing import find_images
 from centerhash.data.views import with_rotations
-from centerhash.index import Index, Item, is_index, verify_index
-from centerhash.index.results import Result, as_result
+from centerhash.index import Index, Item, Result, is_index, verify_index
+from centerhash.index.query import as_result
 from centerhash.model.base import Explained, Model
 from centerhash.model.loading import load
 from centerhash.photos import files

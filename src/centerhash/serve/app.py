@@ -145,7 +145,7 @@ def _add_health(
             size=len(index),
             adding=0 if adding is None else adding(),
             bits=index.bits,
-            method=index.model_info.method,
+            method=index.facts.method,
             password=settings.password is not None,
             max_upload_mb=settings.max_upload_mb,
             changes=str(index.version),

@@ -16,7 +16,7 @@ from centerhash.core.files import shown_text
 from centerhash.data.images import read_header
 from centerhash.index import Index
 from centerhash.index.items import Item
-from centerhash.index.results import as_result
+from centerhash.index.query import as_result
 from centerhash.photos import PhotoIndex, words
 from centerhash.photos.duplicates import Group
 from centerhash.photos.thumbnails import thumbnail
@@ -157,7 +157,7 @@ class Collection:
 
     def labels(self) -> schemas.LabelsAnswer:
         """Return all labels: those of the model first, then others that items carry."""
-        counts, has_centers = self.index.labels(), self.index.model_info.known_centers is not None
+        counts, has_centers = self.index.labels(), self.index.facts.hash_centers is not None
         rows = [
             schemas.LabelCount(
                 label=label,
