@@ -9,8 +9,9 @@ Items are in the order of adding, hidden ones included. The most significant bit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,17 +90,20 @@ def export_items(index: Index, out: Path, to: str, report: Progress) -> int:
     """Write all items of one commit in the format `to`, atomically, and return how many there are."""
     if to not in FORMATS:
         raise unknown_name("format", to, FORMATS)
+    with closing(_pages(index, report)) as pages:
+        if to == "npz":
+            return _write_npz(index, out, list(chain.from_iterable(pages)))
+        return _write_parquet(index, out, pages)
 
-    def items() -> Iterator[Item]:
-        for done, item in enumerate(index.items(), 1):
-            if done % _ROWS == 0:
-                report("items", done, max(done, len(index)))
-            yield item
 
+def _pages(index: Index, report: Progress) -> Generator[list[Item], None, None]:
+    """Yield all items of one commit, some at a time."""
+    done, items = 0, index.items()
     with index.reading():
-        count = _write_npz(index, out, list(items())) if to == "npz" else _write_parquet(index, out, items())
-    report("items", count, count)
-    return count
+        while page := list(islice(items, _ROWS)):
+            yield page
+            done += len(page)
+            report("items", done, max(done, len(index)))
 
 
 def export_to_milvus(index: Index, address: str, report: Progress) -> int:
@@ -108,17 +112,14 @@ def export_to_milvus(index: Index, address: str, report: Progress) -> int:
 
     model = None if index.facts.method is None else index.model
     bits = index.bits if model is None else None
-    done, stored = 0, index.items()
-    with (
-        MilvusIndex.create(address, model, bits=bits, attributes=index.attributes) as remote,
-        index.reading(),
-    ):
-        while page := list(islice(stored, _ROWS)):
+    done = 0
+    remote = MilvusIndex.create(address, model, bits=bits, attributes=index.attributes)
+    with remote, closing(_pages(index, report)) as pages:
+        for page in pages:
             attributes = {name: [item.attributes[name] for item in page] for name in index.attributes}
             columns: Any = {"ids": [item.id for item in page], "labels": [item.labels for item in page]}
             remote.add(codes=np.stack([item.code for item in page]), attributes=attributes, **columns)
             done += len(page)
-            report("items", done, max(done, len(index)))
     return done
 
 
@@ -145,7 +146,7 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> int:
     return len(items)
 
 
-def _write_parquet(index: Index, file: Path, items: Iterator[Item]) -> int:
+def _write_parquet(index: Index, file: Path, pages: Iterator[list[Item]]) -> int:
     """Write one parquet file with a row group per page of items."""
     from centerhash.encoding.shards import as_table
 
@@ -164,7 +165,7 @@ def _write_parquet(index: Index, file: Path, items: Iterator[Item]) -> int:
         return made
 
     with atomic(file) as stream, parquet.ParquetWriter(stream, table([]).schema) as writer:
-        while page := list(islice(items, _ROWS)):
+        for page in pages:
             writer.write_table(table(page))
             count += len(page)
     return count
