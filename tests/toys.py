@@ -81,7 +81,7 @@ def write_feature_folder(folder: Path, count: int = 160, seed: int = 0) -> Path:
 
 def toy_config(**changes: Any) -> TrainConfig:
     """A configuration that learns the separable features in well under a second."""
-    head = HeadOptions(standardise=True, input_dropout=0.1, hidden=(32,), dropout=0.1)
+    head = HeadOptions(standardise=True, input_dropout=0.1, hidden=(32,), hidden_norm=True, dropout=0.1)
     settings = {"bits": 16, "epochs": 12, "batch_size": 32, "learning_rate": 0.02, "head": head}
     return TrainConfig(**{**settings, **changes})
 

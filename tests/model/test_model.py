@@ -103,7 +103,7 @@ def test_save_again_gives_equal_files(stored: Path, tmp_path: Path) -> None:
         (1.0, {"hidden": (64,)}),
         (1.0, {"hidden": (), "standardise": False}),
         (1e4, {"hidden": (), "standardise": False}),
-        (1e4, {"hidden": (64,), "standardise": False}),
+        (1e4, {"hidden": (64,), "standardise": False, "hidden_norm": False}),
         (1e-4, {"hidden": (), "standardise": False}),
     ],
 )

@@ -21,6 +21,7 @@ from centerhash.networks.heads import (
     WideLinear,
     build_head,
 )
+from centerhash.training.config import TrainConfig, resolve
 
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
@@ -39,12 +40,12 @@ BLOCK = [WideLinear, nn.BatchNorm1d, nn.ReLU, Dropout]
     ("options", "layers"),
     [
         (
-            {"standardise": True, "hidden": (12, 10), "logit_norm": True},
+            {"standardise": True, "hidden": (12, 10), "hidden_norm": True, "logit_norm": True},
             [nn.BatchNorm1d, Dropout, *BLOCK, *BLOCK, nn.Linear, nn.BatchNorm1d],
         ),
         (
-            {"standardise": False, "hidden": (12,)},
-            [Dropout, *BLOCK, nn.Linear],
+            {"standardise": False, "hidden": (12,), "hidden_norm": False},
+            [Dropout, WideLinear, nn.ReLU, Dropout, nn.Linear],
         ),
     ],
 )
@@ -55,7 +56,8 @@ def test_order_of_layers(options: dict[str, Any], layers: list[type[nn.Module]])
     linear = [layer for layer in head if isinstance(layer, nn.Linear)]
     widths = (5, *options["hidden"], 8)
     assert [(layer.in_features, layer.out_features) for layer in linear] == list(pairwise(widths))
-    assert linear[0].bias is None  # a norm has a bias of its own
+    # a norm has a bias of its own
+    assert (linear[0].bias is None) == options["hidden_norm"]
     rates = [layer.p for layer in head if isinstance(layer, nn.Dropout)]
     assert rates == [0.25, *[0.75] * len(options["hidden"])]
 
@@ -182,7 +184,7 @@ def test_class_logits_shape_nothing() -> None:
 
 
 def test_log_odds_of_standardized_features() -> None:
-    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True), classes=3)
+    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
     features = torch.randn(6, 5)
     head(features)  # statistics of the norms
     head.eval()
@@ -205,13 +207,21 @@ def test_isolated_dropout() -> None:
 
 
 def test_log_odds_shape_nothing() -> None:
-    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True), classes=3)
+    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
     found = head(torch.randn(6, 5)).label_log_odds
     assert found is not None
     found.sum().backward()
     learning = {name for name, parameter in head.named_parameters() if parameter.grad is not None}
     assert learning
     assert all(name.startswith("6.presence.") for name in learning)
+
+
+@pytest.mark.parametrize(
+    ("presence", "given", "units"), [(True, None, 1024), (False, None, None), (True, 7, 7)]
+)
+def test_units_of_label_layers(presence: bool, given: int | None, units: int | None) -> None:
+    options = HeadOptions(presence=presence, presence_hidden=given)
+    assert resolve(TrainConfig(method="csq", head=options)).head.presence_hidden == units
 
 
 def test_each_output() -> None:
@@ -223,8 +233,9 @@ def test_each_output() -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_products_in_threads(threads: int) -> None:
-    options = HeadOptions(hidden=(7, 5), dropout=0, input_dropout=0, presence=True)
+@pytest.mark.parametrize("norm", [False, True])
+def test_products_in_threads(threads: int, norm: bool) -> None:
+    options = HeadOptions(hidden=(7, 5), hidden_norm=norm, dropout=0, input_dropout=0, presence=True)
     torch.manual_seed(0)
     head, inputs = build_head(6, 4, options, 3), torch.randn(8, 6)
     wide = [layer for layer in head.modules() if isinstance(layer, WideLinear)]

@@ -108,7 +108,7 @@ def test_half_precision_needs_a_gpu() -> None:
 
 def test_shared_layers_keep_values() -> None:
     group = ProcessGroup("cpu")
-    head = build_head(6, 8, HeadOptions(hidden=(5,)))
+    head = build_head(6, 8, HeadOptions(hidden=(5,), hidden_norm=True))
     before = {name: value.clone() for name, value in head.state_dict().items()}
     share_layers(head, group)
     assert not any(isinstance(layer, SharedNorm | SharedDropout) for layer in head.modules())

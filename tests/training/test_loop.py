@@ -276,7 +276,7 @@ def test_two_labeled_images() -> None:
 
 def test_accumulated_gradients() -> None:
     """Without batch norm and dropout, a central loss is a mean over images: parts add up to it."""
-    head = HeadOptions(standardise=False, input_dropout=0.0, hidden=())
+    head = HeadOptions(standardise=False, input_dropout=0.0, hidden=(8,), hidden_norm=False, dropout=0.0)
     whole, parts = (toy_config(epochs=2, head=head, gradient_accumulation_steps=count) for count in (1, 4))
     one, two = (trained(config)[0].state_dict() for config in (whole, parts))
     for name in one:

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from centerhash.core.options import Options, setting
 
+LABEL_UNITS = 1024  # of the hidden layer before the labels' log-odds
+
 
 class HeadOptions(Options):
     """Layers between the features and the bits; the defaults are what a validation split preferred."""
@@ -17,6 +19,7 @@ class HeadOptions(Options):
     hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = setting(
         (1024,), "widths of the hidden layers, e.g. 1024 or 2048,512; 0 for none", "Head", shown="1024"
     )
+    hidden_norm: bool = Field(True, description="batch norm before each ReLU")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
     logit_norm: bool = Field(False, description="batch norm on the logits")
     divide: bool | None = Field(
@@ -28,4 +31,7 @@ class HeadOptions(Options):
     evidence: bool | None = setting(None, "add class logits, for label weights", "Head", shown="the method's")
     presence: bool | None = setting(
         None, "add label probabilities, for searches by labels", "Head", shown="the method's"
+    )
+    presence_hidden: int | None = Field(
+        None, ge=1, description="units of the hidden layer of the label probabilities; None: 1024"
     )

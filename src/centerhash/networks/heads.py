@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from centerhash.core.errors import InputError
 from centerhash.core.parallel import in_threads, split
 from centerhash.losses.base import HeadOutput
-from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
 _DOUBT = 1e-4
-# of the hidden layer before the labels' log-odds: the best of three sizes on held-out photos
-_LABEL_UNITS = 1024
 
 
 class Rotation(nn.Module):
@@ -148,9 +146,9 @@ class WideLinear(nn.Linear):
 class LabelLayers(nn.Sequential):
     """Standardized features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
 
-    def __init__(self, features: int, classes: int, dropout: float) -> None:
-        hidden = (WideLinear(features, _LABEL_UNITS, bias=False), nn.BatchNorm1d(_LABEL_UNITS), nn.ReLU())
-        super().__init__(*hidden, IsolatedDropout(dropout), nn.Linear(_LABEL_UNITS, classes))
+    def __init__(self, features: int, units: int, classes: int, dropout: float) -> None:
+        hidden = (WideLinear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
+        super().__init__(*hidden, IsolatedDropout(dropout), nn.Linear(units, classes))
 
 
 class Outputs(nn.Module):
@@ -165,7 +163,8 @@ class Outputs(nn.Module):
         super().__init__()
         self.code = code
         self.evidence = nn.Linear(width, classes) if options.evidence else None
-        self.presence = LabelLayers(features, classes, options.dropout) if options.presence else None
+        units = options.presence_hidden or LABEL_UNITS
+        self.presence = LabelLayers(features, units, classes, options.dropout) if options.presence else None
 
     def forward(self, hidden: Tensor, features: Tensor) -> HeadOutput:
         """Compute all outputs for hidden (B, H), and for the standardized features (B, D) that it was made of."""
@@ -215,8 +214,9 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
     layers.append(Dropout(options.input_dropout))
     width = features
     for hidden in options.hidden:
-        # a norm has a bias of its own
-        layers += [WideLinear(width, hidden, bias=False), nn.BatchNorm1d(hidden)]
+        layers.append(WideLinear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
+        if options.hidden_norm:
+            layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), Dropout(options.dropout)]
         width = hidden
     code = DivideAndEncode(width, bits) if options.divide else nn.Linear(width, bits, not options.logit_norm)

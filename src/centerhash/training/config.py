@@ -18,7 +18,7 @@ from centerhash.core.options import Options, setting
 from centerhash.methods.registry import METHODS, Method, get_method
 from centerhash.model.spec import ShorterCode
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
-from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
 if TYPE_CHECKING:
     from centerhash.data import Dataset
@@ -28,8 +28,6 @@ Precision: TypeAlias = Literal["32", "bf16", "16"]
 
 # the method for images without labels
 WITHOUT_LABELS = "itq"
-# options of the head that are left to the method
-_SWITCHES = ("divide", "rotate", "evidence", "presence")
 # number of bits between two lengths of nested codes
 _LEAST_STEP = 8
 # defaults of short fine-tuning from a trained head
@@ -180,9 +178,7 @@ def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     backbone_of(config)  # rejects an unknown name
     defaults = {**method.training, **(_FINETUNE if config.finetune != "off" else {})}
     unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
-    # off unless the method turns them on
-    switches = (name for name in _SWITCHES if getattr(config.head, name) is None)
-    head = config.head.model_copy(update={name: method.head.get(name, False) for name in switches})
+    head = _filled_head(config.head, method)
     _check_combination(config, method, head)
     shorter = tuple(
         part
@@ -192,6 +188,17 @@ def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     )
     options = method.options(config.options, config.bits)
     return config.model_copy(update={**unset, "options": options, "shorter": shorter, "head": head})
+
+
+def _filled_head(head: HeadOptions, method: Method) -> HeadOptions:
+    """Fill in the options of the head that were left to the method: off unless it turns them on."""
+    switches = ("divide", "rotate", "evidence", "presence")
+    filled: dict[str, Any] = {
+        name: method.head.get(name, False) for name in switches if getattr(head, name) is None
+    }
+    if filled.get("presence", head.presence) and head.presence_hidden is None:
+        filled["presence_hidden"] = LABEL_UNITS
+    return head.model_copy(update=filled)
 
 
 def _without_labels(config: TrainConfig, dataset: Dataset) -> TrainConfig:
