@@ -144,11 +144,16 @@ class ByLabels:
 
     def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
         """Return the rows with the smallest penalties, of those that fit."""
-        rows, penalties = self._scored(columns, allowed)
+        rows, probability, share = self._scored(columns, allowed)
         if len(columns.unscored):
             unscored = columns.unscored if allowed is None else columns.unscored[allowed[columns.unscored]]
-            rows = np.concatenate([rows, unscored])
-            penalties = np.concatenate([penalties, self._from_codes(columns["semantic"][unscored])])
+            likely = likelihoods(columns["semantic"][unscored], self.centers, list(self.weights))
+            rows, share = np.concatenate([rows, unscored]), np.hstack([share, likely])
+            # if m labels are all there, each has a likelihood of 1 / m
+            probability = np.hstack([probability, np.clip(likely * len(likely), _FLOOR, 1)])
+        weights = np.array(list(self.weights.values()))
+        far = np.abs(share - weights[:, None]).sum(axis=0) / 2
+        penalties = (far - np.log(probability).sum(axis=0)).round(_DIGITS)
         if self.within is not None:
             near = code_distances(columns["semantic"][rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
@@ -158,8 +163,10 @@ class ByLabels:
         distances = code_distances(columns["semantic"][rows], self.code)
         return np.take(rows, np.lexsort((rows, distances, penalties))[:k])
 
-    def _scored(self, columns: View, allowed: Bools | None) -> tuple[Rows, NDArray[np.float64]]:
-        """Return the rows in which every label has a stored probability that fits, and their penalties."""
+    def _scored(
+        self, columns: View, allowed: Bools | None
+    ) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
+        """Return the rows in which all m labels have stored probabilities that fit, those, and their shares (m, n)."""
         stored = [columns.scores(label, FITS * LEVELS) for label in self.weights]
         labels: NDArray[np.uint16] = np.zeros(len(columns["semantic"]), np.uint16)
         for rows, _, _ in stored:
@@ -172,24 +179,7 @@ class ByLabels:
             np.array([label[column][places] for label, places in zip(stored, kept, strict=True)]) / LEVELS
             for column in (1, 2)
         )
-        penalties = label_penalties(probability, share, np.array(list(self.weights.values())))
-        return stored[0][0][kept[0]], penalties
-
-    def _from_codes(self, packed: Packed) -> NDArray[np.float64]:
-        """Return the penalties (n,) of items without scores, by their codes."""
-        likely = likelihoods(packed, self.centers, list(self.weights))
-        # if m labels are all there, each has a likelihood of 1 / m
-        probability = np.clip(likely * len(likely), _FLOOR, 1)
-        return label_penalties(probability, likely, np.array(list(self.weights.values())))
-
-
-def label_penalties(
-    probability: NDArray[np.float64], shares: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return - sum_j log p_j + 1/2 sum_j |s_j - w_j| of p and s (m, n) and weights (m,)."""
-    far = np.abs(shares - weights[:, None]).sum(axis=0) / 2
-    penalties: NDArray[np.float64] = far - np.log(probability).sum(axis=0)
-    return penalties.round(_DIGITS)
+        return stored[0][0][kept[0]], probability, share
 
 
 def likelihoods(packed: Packed, centers: Codes, classes: Sequence[int]) -> NDArray[np.float64]:
