@@ -105,6 +105,6 @@ def test_kinds_that_are_rejected(photos: PhotoIndex, tmp_path: Path, monkeypatch
     assert len(photos.duplicates(progress=False)) == 0
     with pytest.raises(ConfigError, match="simlar"):
         photos.duplicates(kind="simlar", progress=False)
-    monkeypatch.setattr(type(photos.index), "general_bits", None)
+    monkeypatch.setattr(photos.index, "general_bits", None)
     with pytest.raises(DataError, match="general"):
         photos.duplicates(kind="similar", progress=False)

@@ -26,6 +26,13 @@ _UNLABELED = -1
 
 def read_cell(value: Any, where: str) -> Cell:
     """Read the labels of one image: `"dog"`, `"dog|cat"`, `3`, a list of these, None, or objects with a category."""
+    try:
+        return _read_value(value, where)
+    except RecursionError:
+        raise DataError(f"{where}: lists or objects lie too deep inside each other.") from None
+
+
+def _read_value(value: Any, where: str) -> Cell:
     if isinstance(value, str):
         return _read_text(value.strip(), where)
     if value is None or value == _UNLABELED:
@@ -36,7 +43,7 @@ def read_cell(value: Any, where: str) -> Cell:
         return (value,)
     if isinstance(value, list | tuple | set | frozenset | str):
         labels = [value] if isinstance(value, str) else value
-        return tuple(dict.fromkeys(label for entry in labels for label in read_cell(entry, where)))
+        return tuple(dict.fromkeys(label for entry in labels for label in _read_value(entry, where)))
     raise DataError(f"{where}: {value!r} is no label: give names, whole numbers, or lists of them.")
 
 
@@ -46,7 +53,7 @@ def _read_text(text: str, where: str) -> Cell:
         return ()
     if text.startswith("["):
         try:
-            return read_cell(parse_json(text), where)
+            return _read_value(parse_json(text), where)
         except ValueError as error:
             raise DataError(f"{where}: '{text:.80}' is no JSON list of labels ({error}).") from error
     names = tuple(name.strip() for name in text.split("|"))
