@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,8 +32,9 @@ _MOST_BLOCKS = 1000
 class ShardActor:
     """An actor that writes the shards of the tasks it is called with."""
 
-    def __init__(self, run: str, folder: str, engine: str, device: str) -> None:
-        self._run, self._folder, self._engine, self._device = Path(run), Path(folder), engine, device
+    def __init__(self, run: str, folder: str, parts: Mapping[int, Any], engine: str, device: str) -> None:
+        self._run, self._folder, self._parts = Path(run), Path(folder), parts
+        self._engine, self._device = engine, device
 
     @cached_property
     def _model(self) -> Model:
@@ -45,9 +45,9 @@ class ShardActor:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Write one shard; return its number of images, or the error, which Ray would bury in its own traces."""
-        # `encode_by_ray` made these bytes.
-        number, inputs = pickle.loads(row["task"])
+        number = int(row["number"])
         try:
+            inputs = require("ray").get(self._parts[number])
             done = sum(encode_shard(self._model, self._folder, number, inputs, self._engine, self._device))
         except CenterhashError as error:
             return {"done": 0, "error": str(error)}
@@ -75,11 +75,12 @@ def encode_by_ray(
             raise ConfigError(f"Ray found no GPU for the device '{device}': try 'cpu' or 'auto'.")
         actors = min(workers or gpus or int(resources.get("CPU", 1)), len(parts))
         device = "cuda" if gpus else "cpu" if device == "auto" else device
-        rows = [{"task": pickle.dumps(task)} for task in parts.items()]
+        stored = {number: ray.put(inputs) for number, inputs in parts.items()}
+        rows = [{"number": number} for number in parts]
         results = ray.data.from_items(rows, override_num_blocks=min(len(parts), _MOST_BLOCKS)).map(
             ShardActor,
             compute=ray.data.ActorPoolStrategy(size=max(1, actors)),
-            fn_constructor_args=(str(run.absolute()), str(folder.absolute()), engine, device),
+            fn_constructor_args=(str(run.absolute()), str(folder.absolute()), stored, engine, device),
             num_cpus=1,
             num_gpus=1 if gpus else 0,
         )

@@ -10,6 +10,7 @@ in `experiments.search_spaces`.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -251,11 +252,13 @@ def _from_file(path: Path) -> ModuleType:
     name = str(path.resolve(strict=True))
     if name in sys.modules:
         return sys.modules[name]
-    module = ModuleType(name)
-    module.__file__ = name
+    spec = importlib.util.spec_from_file_location(name, name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses look their module up
     try:
-        exec(compile(path.read_bytes(), name, "exec"), vars(module))
+        spec.loader.exec_module(module)
     except Exception:
         del sys.modules[name]
         raise
