@@ -14,7 +14,6 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-import torch
 from threadpoolctl import threadpool_info
 
 from centerhash.core.parallel import (
@@ -24,7 +23,6 @@ from centerhash.core.parallel import (
     in_threads,
     one_numpy_thread,
     split,
-    torch_threads,
 )
 
 
@@ -118,13 +116,6 @@ def test_threads_of_torch_sleep_while_they_wait() -> None:
 def test_how_threads_wait_stays_as_the_user_chose(name: str) -> None:
     expected = str(["100" if name == known else None for known in WAITING])
     assert printed("import centerhash" + SHOW, WAITING, **{name: "100"}) == expected
-
-
-def test_torch_has_as_many_threads_afterwards_as_before() -> None:
-    before = torch.get_num_threads()
-    with torch_threads(before + 1) as known:
-        assert (known, torch.get_num_threads()) == (before, before + 1)
-    assert torch.get_num_threads() == before
 
 
 def blas_threads() -> list[int]:

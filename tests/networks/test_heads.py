@@ -18,7 +18,6 @@ from centerhash.networks.heads import (
     IsolatedDropout,
     LabelLayers,
     Outputs,
-    WideLinear,
     build_head,
 )
 from centerhash.training.config import TrainConfig, resolve
@@ -33,7 +32,7 @@ def test_linear_head() -> None:
     torch.testing.assert_close(head(features).logits, features @ linear.weight.T + linear.bias)
 
 
-BLOCK = [WideLinear, nn.BatchNorm1d, nn.ReLU, Dropout]
+BLOCK = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ BLOCK = [WideLinear, nn.BatchNorm1d, nn.ReLU, Dropout]
         ),
         (
             {"standardise": False, "hidden": (12,), "hidden_norm": False},
-            [Dropout, WideLinear, nn.ReLU, Dropout, nn.Linear],
+            [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear],
         ),
     ],
 )
@@ -230,26 +229,6 @@ def test_each_output() -> None:
     assert doubled.logits.tolist() == [[2] * 3] * 2
     assert doubled.class_logits.tolist() == [[2] * 4] * 2
     assert HeadOutput(torch.ones(2, 3)).each(torch.neg).class_logits is None
-
-
-@pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("norm", [False, True])
-def test_products_in_threads(threads: int, norm: bool) -> None:
-    options = HeadOptions(hidden=(7, 5), hidden_norm=norm, dropout=0, input_dropout=0, presence=True)
-    torch.manual_seed(0)
-    head, inputs = build_head(6, 4, options, 3), torch.randn(8, 6)
-    wide = [layer for layer in head.modules() if isinstance(layer, WideLinear)]
-    assert len(wide) == 3
-    gradients = []
-    for count in (1, threads):
-        for layer in wide:
-            layer.threads = count
-        head.zero_grad()
-        output = head(inputs)
-        assert output.label_log_odds is not None
-        (output.logits.square().sum() + output.label_log_odds.square().sum()).backward()
-        gradients.append([parameter.grad for parameter in head.parameters()])
-    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_rotation_is_the_identity_until_set() -> None:

@@ -127,19 +127,6 @@ def use_passive_omp_wait() -> None:
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[int]:
-    """Let torch compute on this many threads meanwhile; yields on how many it did before."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield before
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def one_numpy_thread() -> Iterator[None]:
     """Let numpy use one thread meanwhile: its threads spin, which takes many times as long beside other programs."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]

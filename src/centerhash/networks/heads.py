@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
-from centerhash.core.parallel import in_threads, split
 from centerhash.losses.base import HeadOutput
 from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
@@ -103,51 +102,11 @@ class IsolatedDropout(Dropout):
             return super().mask(shape, like)
 
 
-class _Product(torch.autograd.Function):
-    """Units (B, D) times weights (H, D) transposed, there and back, each cut by H among threads."""
-
-    @staticmethod
-    def forward(ctx: Any, units: Tensor, weight: Tensor, threads: int) -> Tensor:
-        ctx.save_for_backward(units, weight)
-        ctx.parts = split(len(weight), threads)
-        units, weight = units.detach(), weight.detach()
-        product = units.new_empty(len(units), len(weight))
-        parts = [(weight[part].T, product[:, part]) for part in ctx.parts]
-        in_threads(lambda number: torch.mm(units, parts[number][0], out=parts[number][1]), threads)
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        units, weight = (saved.detach() for saved in ctx.saved_tensors)
-        slope = torch.empty_like(weight)
-        parts = [(gradient[:, part].T, slope[part]) for part in ctx.parts]
-        in_threads(lambda number: torch.mm(parts[number][0], units, out=parts[number][1]), len(parts))
-        return gradient @ weight if ctx.needs_input_grad[0] else None, slope, None
-
-
-class WideLinear(nn.Linear):
-    """A linear layer that cuts its products among `threads` of ours while it learns and torch is limited to one.
-
-    Threads of torch wait for each other after every operation, and next to other programs each time until they get a
-    CPU core. These meet twice a step.
-    """
-
-    threads = 1
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Compute units (B, H) of features (B, D)."""
-        plain = self.threads == 1 or not self.training or features.device.type != "cpu"
-        if plain or torch.is_autocast_enabled("cpu"):
-            return super().forward(features)
-        product: Tensor = _Product.apply(features, self.weight, self.threads)  # type: ignore[no-untyped-call]
-        return product if self.bias is None else product + self.bias
-
-
 class LabelLayers(nn.Sequential):
     """Standardized features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
 
     def __init__(self, features: int, units: int, classes: int, dropout: float) -> None:
-        hidden = (WideLinear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
+        hidden = (nn.Linear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
         super().__init__(*hidden, IsolatedDropout(dropout), nn.Linear(units, classes))
 
 
@@ -214,7 +173,7 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
     layers.append(Dropout(options.input_dropout))
     width = features
     for hidden in options.hidden:
-        layers.append(WideLinear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
+        layers.append(nn.Linear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
         if options.hidden_norm:
             layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), Dropout(options.dropout)]

@@ -22,12 +22,11 @@ from torch import Tensor, nn
 from centerhash.centers import assign_centers, hash_centers
 from centerhash.core.errors import DataError, first_line
 from centerhash.core.files import parse_json
-from centerhash.core.parallel import torch_threads
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.methods.registry import get_method
 from centerhash.model.model import load_tensors, save_tensors, with_prefix
-from centerhash.networks.heads import WideLinear, build_head, float_rows
+from centerhash.networks.heads import build_head, float_rows
 from centerhash.training.config import TrainConfig
 from centerhash.training.context import EpochRow, RunContext
 from centerhash.training.distributed import ProcessGroup, share_layers
@@ -112,17 +111,10 @@ def fit_head(
             yield float_rows(features, rows[positions.numpy()])
 
     def build() -> nn.Module:
-        head = build_head(features.shape[1], config.bits, config.head, labels.shape[1])
-        for layer in head.modules():
-            if isinstance(layer, WideLinear):
-                layer.threads = threads
-        return head
+        return build_head(features.shape[1], config.bits, config.head, labels.shape[1])
 
     prepare = partial(objective.prepare, labels)
-    with torch_threads(1) as threads:  # see `WideLinear`
-        return fit_network(
-            build, inputs, labels, objective, config, context, prepare=prepare, measure=measure
-        )
+    return fit_network(build, inputs, labels, objective, config, context, prepare=prepare, measure=measure)
 
 
 def fit_network(
