@@ -30,7 +30,7 @@ from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, bars
 from centerhash.data.images import load_image
 from centerhash.photos import duplicates
-from centerhash.photos.duplicates import CORRELATION, HASH_BITS, Aligned, aligned_hits, near_groups
+from centerhash.photos.duplicates import CORRELATION, HASH_BITS, Alignment, aligned_hits, near_groups
 from centerhash.photos.pixels import SIDE, Picture, picture_of, view_boxes
 
 LIBRARY, COPIES = 3_000, 100
@@ -151,9 +151,9 @@ def choose_thresholds(folder: Path, pairs: dict[Pair, str], progress: Progress) 
     Pictures are compared once, at the loosest thresholds: those that stricter ones would compare are among them.
     """
     names, pictures = read_pictures(folder, progress)
-    compared: list[Aligned] = []
+    compared: list[Alignment] = []
 
-    def at_loosest(pictures: Any, rows: Any, radius: int, report: Progress) -> list[Aligned]:
+    def at_loosest(pictures: Any, rows: Any, radius: int, report: Progress) -> list[Alignment]:
         compared[:] = compared or aligned_hits(pictures, rows, max(HASH_GRID), report)
         return [hit for hit in compared if hit.bits <= radius]
 

@@ -30,7 +30,7 @@ import centerhash as ch
 from benchmarks.duplicates import CHANGES
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.index import Index, Results
-from centerhash.model.base import FILTERED, Model
+from centerhash.model.base import FILTER_FROM, Model
 from centerhash.photos import PhotoIndex
 
 FIRST, HEAVY, LIGHT = 20, 0.7, 0.3
@@ -133,7 +133,7 @@ def filters(index: Index, truth: Labels) -> dict[str, Any]:
         predicted[rows[-1], [column[name] for name in item.labels]] = True
         for name, probability in item.probabilities(item.scores).items():
             probable[rows[-1], column[name]] = probability
-    predicted, passing, truth = predicted[rows], (predicted | (probable >= FILTERED))[rows], truth[rows]
+    predicted, passing, truth = predicted[rows], (predicted | (probable >= FILTER_FROM))[rows], truth[rows]
     return {
         "by_labels": filter_quality(predicted, truth),
         "by_probability": filter_quality(passing, truth),

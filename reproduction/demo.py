@@ -32,7 +32,7 @@ from centerhash.core.files import make_folder, write_json, write_text
 from centerhash.core.options import joined
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, load_image
-from centerhash.experiments.plots import look, new_figure
+from centerhash.experiments.plots import line_style, new_figure
 from centerhash.experiments.search_spaces import training_options
 from centerhash.experiments.tasks import Source, make_task, validation_split
 from centerhash.experiments.tune import Budget, read_best, tune
@@ -271,7 +271,7 @@ def report(
 
 def color_of(name: str) -> str:
     """Return the color of a way to store photos: grey for all that the learned codes are compared with."""
-    return look(name).color if name in LEARNED else "#8a8f98"
+    return line_style(name).color if name in LEARNED else "#8a8f98"
 
 
 def bar_plot(ranked: Mapping[int, Sequence[Score]]) -> Markup:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from pandas import DataFrame
 
 from centerhash.core.files import write_text
-from centerhash.experiments.plots import Series, line_plot, look, new_figure
+from centerhash.experiments.plots import Series, line_plot, line_style, new_figure
 from centerhash.experiments.tables import markdown_table
 from centerhash.experiments.tasks import EvaluationSetup, Row, Task
 from centerhash.methods.registry import METHODS
@@ -111,7 +111,7 @@ def _histograms(
             form, value = forms[place // across], values[place % across]
             found = runs[(runs["form"] == form) & (runs["value"] == value)]
             counts = np.sum([[0] * BINS, *found["histogram"]], axis=0)
-            common.weight_histogram(axis, counts, look(form).color)
+            common.weight_histogram(axis, counts, line_style(form).color)
             text = f", var {found['variance'].mean():.4f}" if len(found) else ""
             axis.set_title(f"{LETTERS[what]} {value:g}{text}", fontsize=8)
             axis.tick_params(labelsize=7)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from centerhash.data import load_image
-from centerhash.experiments.plots import look, new_figure
+from centerhash.experiments.plots import line_style, new_figure
 from centerhash.experiments.runner import rounded
 from centerhash.experiments.tasks import EvaluationSetup, Row, Task
 from centerhash.methods.registry import METHODS
@@ -139,7 +139,7 @@ def _histograms(folder: Path, spread: Mapping[str, Row]) -> Markup:
     """Draw the distribution of the weights of images with several labels, one panel per method."""
     with new_figure(2.9 * len(spread), 2.8, len(spread)) as (figure, axes):
         for axis, (form, values) in zip(axes, spread.items(), strict=True):
-            common.weight_histogram(axis, np.array(values["histogram"]), look(form).color)
+            common.weight_histogram(axis, np.array(values["histogram"]), line_style(form).color)
             about = "variance {variance_several:.4f}, in a corner {corner:.1%}".format(**values)
             axis.set_title(f"{METHODS[form].title}\n{about}", fontsize=9)
             axis.set_xlabel("weight")

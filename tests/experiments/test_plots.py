@@ -13,7 +13,7 @@ from centerhash.experiments.plots import (
     Series,
     code_heat_map,
     line_plot,
-    look,
+    line_style,
     precision_points,
     recall_points,
     save,
@@ -29,10 +29,10 @@ SERIES = [
 ]
 
 
-def test_looks_of_methods() -> None:
-    assert len({look(method)[::2] for method in METHODS}) == len(METHODS)
+def test_line_styles_of_methods() -> None:
+    assert len({line_style(method)[::2] for method in METHODS}) == len(METHODS)
     compared = ("csq", "ewcs", "ics", "orthohash", "ics-softmax", "ics-printed")
-    assert len({look(method).color for method in compared}) == len(compared)
+    assert len({line_style(method).color for method in compared}) == len(compared)
 
 
 def plot() -> Any:
@@ -42,7 +42,7 @@ def plot() -> Any:
 
 def test_line_plot() -> None:
     text = svg_text(plot())
-    for part in ("CSQ", "ICS", "random ranking", "a &lt; b", "$5", ">32<", look("csq").color.lower()):
+    for part in ("CSQ", "ICS", "random ranking", "a &lt; b", "$5", ">32<", line_style("csq").color.lower()):
         assert part in text
     assert text == svg_text(plot())
 

@@ -16,9 +16,9 @@ from centerhash.index import Index
 from centerhash.index.index import ITEMS
 from centerhash.index.items import Facts
 from centerhash.index.query import label_code
-from centerhash.index.ranking import FITS
+from centerhash.index.ranking import LEAST_PROBABILITY
 from centerhash.index.store import Store
-from centerhash.model.base import FILTERED
+from centerhash.model.base import FILTER_FROM
 
 BITS, GENERAL_BITS = 16, 24
 NAMES = ("cat", "dog", "emu")
@@ -157,7 +157,10 @@ class ListIndex:
             {only.get(name, ())} if isinstance(only.get(name, ()), str) else {*only.get(name, ())}
             for name in ("having", "without")
         )
-        labels = {*row.labels, *(name for name, (level, _) in row.scores.items() if level / 255 >= FILTERED)}
+        labels = {
+            *row.labels,
+            *(name for name, (level, _) in row.scores.items() if level / 255 >= FILTER_FROM),
+        }
         where = only.get("where", {})
         low, high = where.get("price", (None, None))
         price = math.nan if row.price is None else row.price
@@ -188,7 +191,7 @@ class ListIndex:
     def label_penalty(self, row: Row, weights: Mapping[str, float]) -> float:
         if row.scores:
             probable = {name: row.scores.get(name, (0, 0))[0] / 255 for name in weights}
-            if min(probable.values()) < FITS:
+            if min(probable.values()) < LEAST_PROBABILITY:
                 return math.inf
             shares = {name: row.scores.get(name, (0, 0))[1] / 255 for name in weights}
         else:
@@ -314,4 +317,4 @@ def damages(index: Index) -> list[str]:
 def small_chunks(monkeypatch: Any, rows: int) -> None:
     """Let columns have chunks of a few rows."""
     for module in ("store", "writing"):
-        monkeypatch.setattr(f"centerhash.index.{module}.CHUNK", rows)
+        monkeypatch.setattr(f"centerhash.index.{module}.CHUNK_ROWS", rows)

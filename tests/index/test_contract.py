@@ -150,8 +150,8 @@ def test_every_query_and_filter(
 ) -> None:
     small_chunks(monkeypatch, chunk)
     if compiled:
-        monkeypatch.setattr("centerhash.index.ranking.SMALL", 0)
-        monkeypatch.setattr("centerhash.index.ranking.PLAIN", 0)
+        monkeypatch.setattr("centerhash.index.ranking.NUMPY_ROWS", 0)
+        monkeypatch.setattr("centerhash.index.ranking.NUMPY_ROWS_AT_FIRST", 0)
     every, model = random_rows(120), ListIndex()
     with create(tmp_path / "index") as index:
         for start, end in ((0, 50), (50, 51), (51, 120)):

@@ -114,8 +114,8 @@ def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | 
         ByGeneral(arrays["general"][3:5], copies=True),
     ]
     plain = [query.first(columns, 50, allowed).tolist() for query in queries]
-    monkeypatch.setattr(ranking, "SMALL", 0)
-    monkeypatch.setattr(ranking, "PLAIN", 0)
+    monkeypatch.setattr(ranking, "NUMPY_ROWS", 0)
+    monkeypatch.setattr(ranking, "NUMPY_ROWS_AT_FIRST", 0)
     assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
     monkeypatch.setattr(ranking, "find_spec", lambda name: None)  # without numba
     assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain

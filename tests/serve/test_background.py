@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from centerhash.photos import Added, PhotoIndex
+from centerhash.photos import PhotoIndex, SyncResult
 from centerhash.serve import background, create_app
-from centerhash.serve.background import DuplicateSearch, Syncing
+from centerhash.serve.background import BackgroundSync, DuplicateSearch
 from tests.serve.conftest import fill
 from tests.toys import wait_until
 
@@ -23,14 +23,14 @@ def empty(tmp_path: Path) -> PhotoIndex:
 
 def test_search_while_adding(empty: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_BATCH", 2)
-    held, release, done = threading.Event(), threading.Event(), list[Added]()
+    held, release, done = threading.Event(), threading.Event(), list[SyncResult]()
 
     def hold(stage: str, count: int, total: int, note: str = "", /) -> None:
         if count >= 4:
             held.set()
             release.wait()
 
-    syncing = Syncing(empty, [tmp_path / "pictures"], done.append, hold)
+    syncing = BackgroundSync(empty, [tmp_path / "pictures"], done.append, hold)
     app = create_app(empty, adding=lambda: syncing.left)
     with empty, TestClient(app, base_url="http://localhost") as client, syncing:
         held.wait()
@@ -49,21 +49,21 @@ def test_search_while_adding(empty: PhotoIndex, tmp_path: Path, monkeypatch: pyt
 
 def test_stop_and_resume(empty: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_BATCH", 2)
-    held, done = threading.Event(), list[Added]()
+    held, done = threading.Event(), list[SyncResult]()
 
     def hold(stage: str, count: int, total: int, note: str = "", /) -> None:
         if count >= 4:
             held.set()
             syncing._stop.wait()
 
-    syncing = Syncing(empty, [tmp_path / "pictures"], done.append, hold)
+    syncing = BackgroundSync(empty, [tmp_path / "pictures"], done.append, hold)
     with empty:
         with syncing:
             held.wait()
         assert not done
         assert syncing.left == 0
         assert 0 < len(empty) < 9
-        with Syncing(empty, [tmp_path / "pictures"], done.append) as again:
+        with BackgroundSync(empty, [tmp_path / "pictures"], done.append) as again:
             wait_until(lambda: again.left == 0, "all photos are added")
         assert len(empty) == 9
         assert done[0].known > 0

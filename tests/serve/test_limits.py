@@ -16,7 +16,7 @@ from PIL import Image
 from centerhash.core.errors import DataError
 from centerhash.photos import PhotoIndex
 from centerhash.serve import Settings, create_app
-from centerhash.serve.limits import Busy, Lane
+from centerhash.serve.limits import Busy, WorkerPool
 from tests.serve.toys import PASSWORD, call, encoded, error_of, multipart, png_header, upload
 
 SMALL = Settings(max_upload_mb=0.05)
@@ -109,7 +109,7 @@ def test_full_lane() -> None:
     release = threading.Event()
 
     async def scenario() -> None:
-        lane = Lane("test", 1, 1)
+        lane = WorkerPool("test", 1, 1)
         started = [asyncio.create_task(lane.run(release.wait)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(Busy):

@@ -117,7 +117,7 @@ def test_new_password_ends_sessions(guarded: Guarded) -> None:
 
 def test_wrong_passwords_delay_others() -> None:
     async def scenario() -> None:
-        guesses = login.Guesses(PASSWORD.encode())
+        guesses = login.PasswordCheck(PASSWORD.encode())
         wrong = [asyncio.create_task(guesses.is_right(b"wrong")) for _ in range(16)]
         await asyncio.sleep(0)
         # the right one is not told apart before its turn

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from centerhash.evaluation import Evaluation
     from centerhash.experiments.tasks import Row, Task
     from centerhash.networks.engines import Engine
-    from centerhash.photos import Added
+    from centerhash.photos import SyncResult
 
 
 @cache
@@ -146,7 +146,7 @@ def features_by(engine: Engine | None) -> str:
     return f", features by {engine.name}"
 
 
-def report_added(done: Added, now: str) -> None:
+def report_added(done: SyncResult, now: str) -> None:
     """Print what became of the images of one `add`; `now` is what there is after it."""
     from centerhash.data.listing import skipped_text
 

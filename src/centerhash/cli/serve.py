@@ -46,7 +46,7 @@ def serve(
     from centerhash.index import is_index
     from centerhash.photos import PhotoIndex
     from centerhash.serve.app import open_index, serve_index
-    from centerhash.serve.background import Syncing
+    from centerhash.serve.background import BackgroundSync
     from centerhash.serve.settings import Settings, read_password
 
     options = passed(
@@ -70,5 +70,5 @@ def serve(
 
         syncing = None
         if is_folder and isinstance(served, PhotoIndex):
-            syncing = Syncing(served, [index], lambda done: console.report_added(done, size()), report)
+            syncing = BackgroundSync(served, [index], lambda done: console.report_added(done, size()), report)
         serve_index(served, settings, host, port, announce, syncing, log_requests=log_requests)

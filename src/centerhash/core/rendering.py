@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 
-class Listed(Sequence[Row]):
+class RowSequence(Sequence[Row]):
     """Base of sequences with further attributes."""
 
     def __init__(self, rows: Iterable[Row]) -> None:

@@ -117,7 +117,7 @@ def list_inputs(entries: Sequence[str]) -> Inputs:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodeResult:
     """What was encoded: `existing` shards were there before, `broken` has the reasons by id.
 
     `engine` is None for shards, and if no features had to be computed.
@@ -141,7 +141,7 @@ def encode_to_file(
     engine: str = "auto",
     skip_broken: bool = False,
     progress: Progress = silent,
-) -> Encoded:
+) -> EncodeResult:
     """Encode images (files, folders, globs), a labeled dataset, or a features .npy into one code file."""
     inputs, used_engine = list_inputs(entries), None
     labels, numbers, names = inputs.labels, inputs.numbers(), inputs.ids
@@ -167,7 +167,7 @@ def encode_to_file(
         ids=None if numbers is None else numbers[rows],
     )
     write_codes(out, codes)
-    return Encoded(len(rows), inputs.warnings, used_engine)
+    return EncodeResult(len(rows), inputs.warnings, used_engine)
 
 
 def encode_shards(
@@ -183,7 +183,7 @@ def encode_shards(
     ray_address: str | None = None,
     workers: int | None = None,
     progress: Progress = silent,
-) -> Encoded:
+) -> EncodeResult:
     """Encode images, a dataset or features by the model in `run` into shards in the folder `out`.
 
     The same call resumes an interrupted one. Images that cannot be read are skipped and listed in broken.jsonl;
@@ -220,7 +220,9 @@ def encode_shards(
             "and run the same command again, or pass `skip_broken=True` to skip them."
         )
     existing = manifest.shards - len(parts)
-    return Encoded(manifest.count - len(broken), inputs.warnings, None, manifest.shards, existing, broken)
+    return EncodeResult(
+        manifest.count - len(broken), inputs.warnings, None, manifest.shards, existing, broken
+    )
 
 
 def encode_shard(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """How a method is drawn."""
 
     color: str
@@ -63,12 +63,14 @@ DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 MOST_CLASSES, MOST_POINTS = 40, 2_000
 
 
-def look(method: str) -> Look:
+def line_style(method: str) -> LineStyle:
     """The look of a method: the line style tells shallow and deep ones apart, color and marker are its own."""
     if method not in METHODS:
-        return Look("#000000")
+        return LineStyle("#000000")
     mark, color = divmod([*dict.fromkeys((*_FIRST, *METHODS))].index(method), len(_COLORS))
-    return Look(_COLORS[color], ":" if METHODS[method].family == "shallow" else "-", "osD^vPX*"[mark % 8])
+    return LineStyle(
+        _COLORS[color], ":" if METHODS[method].family == "shallow" else "-", "osD^vPX*"[mark % 8]
+    )
 
 
 @contextmanager
@@ -131,7 +133,7 @@ def line_plot(
     with new_figure(width, 3.4 + 0.2 * -(-most // legend_columns), len(panels)) as (figure, axes):
         for number, (axis, (title, drawn)) in enumerate(zip(axes, panels.items(), strict=True)):
             for series in drawn:
-                color, line, mark = look(series.method)
+                color, line, mark = line_style(series.method)
                 style: dict[str, Any] = {"color": color, "linestyle": line, "marker": mark, "capsize": 2}
                 # Other settings of a method have hollow markers.
                 first = series is next(one for one in drawn if one.method == series.method)

@@ -23,7 +23,7 @@ from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
-from centerhash.index.items import Added, Item, LabelScores
+from centerhash.index.items import AddResult, Item, LabelScores
 from centerhash.index.query import named_scores
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ FORMATS = ("npz", "parquet")
 _ROWS = 10_000
 
 
-def import_codes(index: Index, path: Path) -> Added:
+def import_codes(index: Index, path: Path) -> AddResult:
     """Add the codes of a file or of a folder of shards that `centerhash encode` or `export_items` wrote.
 
     Names become ids; known ones are skipped. Codes without names are named by the file and their row: codes-0, codes-1
@@ -55,10 +55,10 @@ def import_codes(index: Index, path: Path) -> Added:
         rows = list(row_of.values())
         done = index.add(codes=packed[rows], ids=list(row_of), labels=[labels[row] for row in rows])
         added, known = added + done.added, known + done.known
-    return Added(added, known)
+    return AddResult(added, known)
 
 
-def _add_file(index: Index, path: Path) -> Added:
+def _add_file(index: Index, path: Path) -> AddResult:
     from centerhash.encoding.code_files import read_codes
 
     codes = read_codes(path, index.bits)

@@ -23,7 +23,7 @@ from centerhash.data.images import MAX_PIXELS
 from centerhash.index import query as queries
 from centerhash.index import writing
 from centerhash.index.items import (
-    Added,
+    AddResult,
     Counts,
     Facts,
     Filter,
@@ -42,7 +42,7 @@ from centerhash.index.items import (
     no_model,
 )
 from centerhash.index.like import bits_of, example_weights, some_bits
-from centerhash.index.near_pairs import Pairs, code_pairs
+from centerhash.index.near_pairs import NearPairs, code_pairs
 from centerhash.index.query import LabelQuery, Query, as_result
 from centerhash.index.ranking import both
 from centerhash.index.store import LABELS, Snapshot, Store
@@ -61,7 +61,7 @@ _PAGE = 1 << 16  # items that are encoded and written at a time, at least
 _MAX_NAME = 64  # characters of the name of an attribute
 
 
-class Only(TypedDict, total=False):
+class FilterArguments(TypedDict, total=False):
     """The filters of `Index.search`, `list` and `count`."""
 
     having: str | Sequence[str]
@@ -188,7 +188,7 @@ class Index:
         attributes: Mapping[str, Sequence[Value] | NDArray[Any]] | None = None,
         replace: bool = False,
         progress: bool | Progress = False,
-    ) -> Added:
+    ) -> AddResult:
         """Add items by their embeddings (N, D), or by packed codes (N, ceil(K/8)) of the same model.
 
         Embeddings are encoded by the model, which also predicts the labels unless `labels` are given: a list of names
@@ -241,7 +241,7 @@ class Index:
                     rows |= self._encoded(np.asarray(rows["semantic"], np.float32), rows["labels"])
                 added += writing.add(self._store, rows, replace=replace)
                 report("items", end, count)
-        return Added(added, count - added)
+        return AddResult(added, count - added)
 
     def _encoded(self, features: NDArray[np.float32], labels: Any) -> dict[str, Any]:
         """Return packed codes, general codes, labels and label scores of embeddings (n, D)."""
@@ -299,7 +299,7 @@ class Index:
         by: str | None = None,
         within: int | None = None,
         copies: bool = False,
-        **only: Unpack[Only],
+        **filters: Unpack[FilterArguments],
     ) -> Results:
         """Return the `k` items nearest to an embedding (D,), a `code`, an item by its `id`, `labels`, or examples.
 
@@ -335,7 +335,7 @@ class Index:
             else:
                 made = self._query_by_examples(snapshot, like, unlike)
             ranking = made.ranking(self.facts, by, within, copies)
-            mask = snapshot.allowed(self._filter(snapshot, only))
+            mask = snapshot.allowed(self._filter(snapshot, filters))
             rows = ranking.first(snapshot.view, k + len(made.items), mask)
             items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
             packed, shown = pack(made.code[None])[0], None if made.weights is None else list(made.weights)
@@ -372,15 +372,20 @@ class Index:
             )
         return np.asarray(check_features(features, self.model.spec.features), np.float32)
 
-    def _filter(self, snapshot: Snapshot, only: Only) -> Filter:
-        among = only.get("among")
+    def _filter(self, snapshot: Snapshot, filters: FilterArguments) -> Filter:
+        among = filters.get("among")
         if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
             among = np.array(list(snapshot.known_keys(_listed(among)).values()), np.int64)
-        filters: Any = {**only, "among": among}
-        return queries.filter_of(self.attributes, **filters)
+        values: Any = {**filters, "among": among}
+        return queries.filter_of(self.attributes, **values)
 
     def list(
-        self, offset: int = 0, limit: int = 100, *, order: str | None = None, **only: Unpack[Only]
+        self,
+        offset: int = 0,
+        limit: int = 100,
+        *,
+        order: str | None = None,
+        **filters: Unpack[FilterArguments],
     ) -> tuple[Items, int]:
         """Return a page of the items, and the number of all items that pass the filter of `search`.
 
@@ -394,7 +399,7 @@ class Index:
             allowed = ", ".join(numbers) or "there is none"
             raise InputError(f"items are ordered by a number ({allowed}), got {order!r}.")
         with self._store.reading(*self._store.columns, LABELS) as snapshot:
-            mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
+            mask, view = snapshot.allowed(self._filter(snapshot, filters)), snapshot.view
             total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
             if order is not None:
                 rows = view.top(attribute_column(order), offset + limit, mask)[offset:]
@@ -403,10 +408,10 @@ class Index:
                 rows = np.array(last, np.int64) if mask is None else np.flatnonzero(mask)[list(last)]
             return snapshot.items(rows), total
 
-    def count(self, **only: Unpack[Only]) -> Counts:
+    def count(self, **filters: Unpack[FilterArguments]) -> Counts:
         """Count the items that pass the filter of `search`, in all and by the labels that they carry."""
         with self._store.reading(*self._store.columns, LABELS) as snapshot:
-            mask = snapshot.allowed(self._filter(snapshot, only))
+            mask = snapshot.allowed(self._filter(snapshot, filters))
             keys = snapshot.view["key"].astype(np.int64)
             keys = keys if mask is None else keys[mask]
             return Counts(len(keys), snapshot.label_counts(mask), keys)
@@ -460,7 +465,7 @@ class Index:
 
     __iter__ = items
 
-    def near_pairs(self, most: int, *, progress: bool | Progress = False) -> Pairs:
+    def near_pairs(self, most: int, *, progress: bool | Progress = False) -> NearPairs:
         """Return the keys of all pairs of items whose general codes differ in at most `most` bits, and in how many."""
         if self.general_bits is None:
             raise InputError("this index has no general codes, so it cannot compare items by them.")
@@ -484,7 +489,7 @@ class Index:
                 return export_to_milvus(self, str(path), report)
             return export_items(self, Path(path), to, report)
 
-    def import_codes(self, path: str | Path) -> Added:
+    def import_codes(self, path: str | Path) -> AddResult:
         """Add the codes of a code file or of a folder of shards."""
         from centerhash.index.exchange import import_codes
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.core.rendering import Listed, to_frame
-from centerhash.model.base import Explained
+from centerhash.core.rendering import RowSequence, to_frame
+from centerhash.model.base import LabelMatch
 
 # Probability and area share of labels, in 255ths.
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]
@@ -62,8 +62,8 @@ class Counts:
 class Filter:
     """Restrict items to those with all labels of `having`, none of `without`, and attributes in `where`.
 
-    An item has a label that it carries, or whose probability is at least `model.base.FILTERED`. Missing attributes never
-    match. `among` are keys of items.
+    An item has a label that it carries, or whose probability is at least `model.base.FILTER_FROM`. A missing attribute
+    never matches. `among` are keys of items.
     """
 
     having: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddResult:
     """Counts of one `add`: new items, and items whose id was stored already."""
 
     added: int
@@ -106,14 +106,14 @@ class Result:
         return {**vars(self), "labels": list(self.labels), "attributes": dict(self.attributes)}
 
 
-class Results(Listed[Result]):
+class Results(RowSequence[Result]):
     """The results of a search, best first.
 
     `labels` explain the query if the model has centers. `code` (K,) is the semantic code of the query, and `size` the
     number of items in the index.
     """
 
-    def __init__(self, rows: Sequence[Result], labels: Sequence[Explained], code: Codes, size: int) -> None:
+    def __init__(self, rows: Sequence[Result], labels: Sequence[LabelMatch], code: Codes, size: int) -> None:
         super().__init__(rows)
         self.labels, self.code, self.size = tuple(labels), code, size
 

@@ -27,7 +27,7 @@ from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.extras import require
 from centerhash.index import query as queries
-from centerhash.index.items import Added, Facts, Result, Results, check_ids, check_labels
+from centerhash.index.items import AddResult, Facts, Result, Results, check_ids, check_labels
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 
@@ -112,7 +112,7 @@ class MilvusIndex:
         labels: Sequence[Sequence[str]] | None = None,
         attributes: Mapping[str, Sequence[Any]] | None = None,
         replace: bool = False,
-    ) -> Added:
+    ) -> AddResult:
         """Add embeddings (N, D) or packed codes (N, K/8); known ids are skipped, or replaced with `replace`."""
         if (embeddings is None) == (codes is None):
             raise InputError("add either embeddings or codes, one of the two.")
@@ -134,7 +134,7 @@ class MilvusIndex:
             known += len(stored)
             if fresh := [_row(values, *row) for row in page if replace or _text(row[1]) not in stored]:
                 self._call("upsert", data=fresh)
-        return Added(len(names) - known, known)
+        return AddResult(len(names) - known, known)
 
     def search(
         self,

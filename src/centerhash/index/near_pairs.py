@@ -27,7 +27,7 @@ _ROWS = 512
 _TILE = (32, 2048)
 
 
-class Pairs(NamedTuple):
+class NearPairs(NamedTuple):
     """Near items: rows first < second (M,), and how many bits of their codes differ."""
 
     first: Integers
@@ -44,12 +44,12 @@ class Hits(NamedTuple):
     bits: NDArray[np.uint8]
 
 
-def code_pairs(packed: Packed, radius: int, progress: Progress = silent) -> Pairs:
+def code_pairs(packed: Packed, radius: int, progress: Progress = silent) -> NearPairs:
     """Find all pairs of packed codes (N, W) that differ in at most `radius` bits, in the order of their rows."""
     # each word one contiguous scan, which becomes vector instructions
     words = np.ascontiguousarray(to_words(packed).T)
     first, second, bits = _join(words, words, radius, progress)
-    return Pairs(first, second, bits.astype(np.uint16))
+    return NearPairs(first, second, bits.astype(np.uint16))
 
 
 def view_hits(views: Words, radius: int, progress: Progress = silent) -> Hits:

@@ -28,8 +28,8 @@ from centerhash.index.items import (
     check_text,
 )
 from centerhash.index.like import ByExamples
-from centerhash.index.ranking import SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic, near_bits
-from centerhash.model.base import PRESENT, Explained
+from centerhash.index.ranking import LIKELIHOOD_SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic, near_bits
+from centerhash.model.base import PREDICT_FROM, LabelMatch
 
 if TYPE_CHECKING:
     from centerhash.model.base import Model
@@ -90,7 +90,7 @@ class Query:
     """A semantic code, the labels that explain it, and a general code or labels with weights."""
 
     code: Codes  # (K,)
-    explained: Sequence[Explained] = ()
+    explained: Sequence[LabelMatch] = ()
     general: Packed | None = None  # (V, W): of the query, then of further views of it
     weights: Mapping[str, float] | None = None
     bit_weights: NDArray[np.float64] | None = None  # (K + V,), of a query by examples
@@ -314,16 +314,16 @@ def label_code(centers: Codes, weights: NDArray[np.float64]) -> Codes:
         distances = distances + changes[:, best]
 
 
-def explain_code(info: Facts, code: Codes, weights: Mapping[str, float]) -> list[Explained]:
+def explain_code(info: Facts, code: Codes, weights: Mapping[str, float]) -> list[LabelMatch]:
     """Return how near a code (K,) is to the centers of these labels, the heaviest first, then by name."""
     rows = []
     for label, weight in sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])):
         product = int(info.centers[info.classes.index(label)].astype(int) @ code)
-        rows.append(Explained(label, float(weight), product / info.bits, (info.bits - product) // 2))
+        rows.append(LabelMatch(label, float(weight), product / info.bits, (info.bits - product) // 2))
     return rows
 
 
-def labels_of_code(info: Facts, code: Codes, labels: Sequence[str], scores: LabelScores) -> list[Explained]:
+def labels_of_code(info: Facts, code: Codes, labels: Sequence[str], scores: LabelScores) -> list[LabelMatch]:
     """Explain a stored code (K,) by the labels it carries; if they are no classes, by those that are probable.
 
     Without stored scores, the nearest centers explain it. Weights are the stored shares, or without stored shares how
@@ -331,7 +331,7 @@ def labels_of_code(info: Facts, code: Codes, labels: Sequence[str], scores: Labe
     """
     names = [label for label in info.classes if label in labels]
     if not names and scores:
-        names = [label for label in info.classes if scores.get(label, (0, 0))[0] >= PRESENT * LEVELS]
+        names = [label for label in info.classes if scores.get(label, (0, 0))[0] >= PREDICT_FROM * LEVELS]
         if not names:
             return []
     if not names:
@@ -342,5 +342,5 @@ def labels_of_code(info: Facts, code: Codes, labels: Sequence[str], scores: Labe
     if not shares.any():
         # as `ranking.likelihoods`, for one code; their sum is divided out below
         columns = [info.classes.index(label) for label in names]
-        shares = np.exp(SHARPNESS * (info.centers[columns].astype(np.float64) @ code) / info.bits)
+        shares = np.exp(LIKELIHOOD_SHARPNESS * (info.centers[columns].astype(np.float64) @ code) / info.bits)
     return explain_code(info, code, dict(zip(names, (shares / shares.sum()).tolist(), strict=True)))

@@ -19,27 +19,25 @@ from centerhash.codes import Codes, Packed, pack, to_words
 from centerhash.index.items import LEVELS
 from centerhash.index.store import Bools, Rows, View, smallest
 
-# Of a semantic bit compared with a general one: see docs/how-to/search.md.
-WEIGHT = 10
-# The least probability that follows from a code.
-_FLOOR = 0.01
-# Of the likelihood of labels given a code.
-SHARPNESS = 8.0
-# Label probability below which an item does not fit a query by labels: see `benchmarks.quality`.
-FITS = 0.12
-# Share of the general bits in which a cropped copy of a photo may differ: see `benchmarks.quality`.
-NEAR = 1 / 4
-# Share of the general bits more than the nearest copy in which other copies may differ.
-_AS_NEAR = 1 / 64
-# Digits of a penalty: smaller differences come from rounding.
-_DIGITS = 9
+# One semantic bit counts as much as this many general bits: see docs/how-to/search.md.
+SEMANTIC_WEIGHT = 10
+# The softmax over all centers has this factor before the cosine of a code.
+LIKELIHOOD_SHARPNESS = 8.0
+_LEAST_LIKELIHOOD = 0.01
+# An item whose probability of a label is below this one is no result of a query by that label: see `benchmarks.quality`.
+LEAST_PROBABILITY = 0.12
+# A cropped copy of a photo differs in at most this share of the general bits: see `benchmarks.quality`.
+COPY_DISTANCE = 1 / 4
+# Other copies differ in at most this share of the general bits more than the nearest one.
+_COPY_SPREAD = 1 / 64
+_PENALTY_DIGITS = 9
 
-# If fewer than one row in this many is allowed, their codes are gathered; otherwise the scan skips others.
-FEW = 8
-# Rows that numpy scans rather than import numba, which takes a second.
-PLAIN = 1 << 19
-# Rows that numpy scans as quickly as the compiled loop.
-SMALL = 1 << 13
+# If at most one row in this many is allowed, the codes of allowed rows are gathered; otherwise the scan skips the others.
+GATHERED_PART = 8
+# Up to this many rows, numpy takes less time than the import of numba.
+NUMPY_ROWS_AT_FIRST = 1 << 19
+# Up to this many rows, numpy is as quick as the compiled loop.
+NUMPY_ROWS = 1 << 13
 _SCAN = "centerhash.index.scan"
 
 
@@ -113,7 +111,7 @@ class ByBoth:
 
 def near_bits(general: Packed) -> int:
     """Return in how many bits a copy's general code may differ."""
-    return round(NEAR * 8 * int(general.shape[1]))
+    return round(COPY_DISTANCE * 8 * int(general.shape[1]))
 
 
 def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], nearest: Rows, k: int) -> Rows:
@@ -122,7 +120,7 @@ def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], ne
     if not len(rows):
         return nearest
     distances = np.min([code_distances(general[rows], view) for view in views], axis=0)
-    near = distances <= distances.min() + round(_AS_NEAR * 8 * general.shape[1])
+    near = distances <= distances.min() + round(_COPY_SPREAD * 8 * general.shape[1])
     copies = rows[near][np.argsort(distances[near], kind="stable")]
     return np.concatenate([copies, nearest[~np.isin(nearest, copies)]])[:k]
 
@@ -132,8 +130,8 @@ class ByLabels:
     """The probability of all labels first, then how near their shares are to the weights.
 
     penalty = - sum_j log p_j + 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
-    their area shares and w the weights. An item with a probability below FITS does not fit and is no result. Without
-    stored scores, both follow from the code (see `likelihoods`), and all items fit. Equal penalties are ordered by the
+    their area shares and w the weights. An item with a probability below LEAST_PROBABILITY is no result. Without stored
+    scores, both follow from the code (see `likelihoods`), and all items are results. Equal penalties are ordered by the
     semantic distance, which `within` limits.
     """
 
@@ -150,10 +148,10 @@ class ByLabels:
             likely = likelihoods(columns["semantic"][unscored], self.centers, list(self.weights))
             rows, share = np.concatenate([rows, unscored]), np.hstack([share, likely])
             # if m labels are all there, each has a likelihood of 1 / m
-            probability = np.hstack([probability, np.clip(likely * len(likely), _FLOOR, 1)])
+            probability = np.hstack([probability, np.clip(likely * len(likely), _LEAST_LIKELIHOOD, 1)])
         weights = np.array(list(self.weights.values()))
         far = np.abs(share - weights[:, None]).sum(axis=0) / 2
-        penalties = (far - np.log(probability).sum(axis=0)).round(_DIGITS)
+        penalties = (far - np.log(probability).sum(axis=0)).round(_PENALTY_DIGITS)
         if self.within is not None:
             near = code_distances(columns["semantic"][rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
@@ -167,7 +165,7 @@ class ByLabels:
         self, columns: View, allowed: Bools | None
     ) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
         """Return the rows in which all m labels have stored probabilities that fit, those, and their shares (m, n)."""
-        stored = [columns.scores(label, FITS * LEVELS) for label in self.weights]
+        stored = [columns.scores(label, LEAST_PROBABILITY * LEVELS) for label in self.weights]
         labels: NDArray[np.uint16] = np.zeros(len(columns["semantic"]), np.uint16)
         for rows, _, _ in stored:
             labels[rows] += 1
@@ -188,7 +186,9 @@ def likelihoods(packed: Packed, centers: Codes, classes: Sequence[int]) -> NDArr
     Softmax of 8 times the cosine of the code to all centers (C, K).
     """
     bits = centers.shape[1]
-    sizes = np.exp(SHARPNESS * (1 - 2 * np.arange(bits + 1) / bits))  # by the Hamming distance: few values
+    sizes = np.exp(
+        LIKELIHOOD_SHARPNESS * (1 - 2 * np.arange(bits + 1) / bits)
+    )  # by the Hamming distance: few values
     total, likely = np.zeros(len(packed)), np.empty((len(classes), len(packed)))
     for row, center in enumerate(pack(centers)):
         size = sizes[code_distances(packed, center)]
@@ -225,7 +225,7 @@ def _nearest(
     general: General | None = None,
 ) -> tuple[Rows, Rows]:
     """Return the rows of the k nearest codes (N, W), and of the k nearest copies; with `general`, by both codes."""
-    if allowed is not None and int(np.count_nonzero(allowed)) * FEW <= len(codes):
+    if allowed is not None and int(np.count_nonzero(allowed)) * GATHERED_PART <= len(codes):
         few = np.flatnonzero(allowed)
         if general is not None:
             has_code = None if general.has_code is None else general.has_code[few]
@@ -234,7 +234,10 @@ def _nearest(
         return few[best], few[copies]
     limit = 8 * codes.shape[1] if within is None else within
     nearest: Callable[..., tuple[Rows, Rows]] = _numpy_nearest
-    if len(codes) > (SMALL if _SCAN in sys.modules else PLAIN) and find_spec("numba") is not None:
+    if (
+        len(codes) > (NUMPY_ROWS if _SCAN in sys.modules else NUMPY_ROWS_AT_FIRST)
+        and find_spec("numba") is not None
+    ):
         from centerhash.index.scan import nearest  # numba takes a while to import
 
     return nearest(codes, code, k, allowed, limit, general)
@@ -251,7 +254,7 @@ def _numpy_nearest(
         apart = code_distances(general.codes, general.code)
         if general.has_code is not None:
             apart[~general.has_code] = 4 * general.codes.shape[1]
-        totals = WEIGHT * distances + apart
+        totals = SEMANTIC_WEIGHT * distances + apart
         rows = np.flatnonzero((apart <= general.copied) & is_allowed)
         copies = smallest(apart[rows], rows, k)
     rows = np.flatnonzero((distances <= within) & is_allowed)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed
 from centerhash.core.extras import require
 from centerhash.core.parallel import compiled, cpu_count, in_threads, split
-from centerhash.index.ranking import WEIGHT, General
+from centerhash.index.ranking import SEMANTIC_WEIGHT, General
 from centerhash.index.store import Bools, Rows
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
@@ -180,7 +180,7 @@ def nearest(
     query, database, rows = _words(code[None])[0], _words(codes), len(codes)
     other, others, has_code, copied, weight = _NO_WORDS[0], _NO_WORDS[:0], _NO_MASK, -1, 1
     if general is not None:
-        other, others, weight = _words(general.code[None])[0], _words(general.codes), WEIGHT
+        other, others, weight = _words(general.code[None])[0], _words(general.codes), SEMANTIC_WEIGHT
         has_code, copied = _mask(general.has_code), general.copied
     threads = max(1, min((database.nbytes + others.nbytes) // THREAD_BYTES, cpu_count()))
     k, scan, mask = min(k, rows), _scanner(query.size, other.size, weight), _mask(allowed)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Thread, current_thread
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -39,27 +39,31 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.core.progress import Progress, silent
 from centerhash.index.items import LEVELS, Facts, Filter, Item, Keys, Meta, attribute_column
-from centerhash.model.base import FILTERED
+from centerhash.model.base import FILTER_FROM
 
 Rows: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-# Rows of a chunk of a column.
-CHUNK = 4096
-# Flags of a row: BARE has no general code, UNSCORED no label scores.
-HIDDEN, REMOVED, BARE, UNSCORED = 1, 2, 4, 8
+CHUNK_ROWS = 4096
 # Added to the number of a label in the entries of items that carry it.
 CARRIED = 1 << 31
-# The column of label entries.
 LABELS = "labels"
-# Rows that a view keeps in the order of an attribute.
-TOP = 1 << 14
-# Of SQLite: blobs are read 1.6 times as fast as from pages of 4,096.
+# A view keeps this many rows in the order of an attribute.
+TOP_ROWS = 1 << 14
+# SQLite reads blobs 1.6 times as fast from these pages as from those of 4,096 bytes.
 PAGE_BYTES = 16384
-# For another process that writes.
-WAIT_SECONDS = 5.0
-# Of one SQL statement.
-VARIABLES = 10_000
+WRITER_WAIT_SECONDS = 5.0
+SQL_VARIABLES = 10_000
+
+
+class Flag:
+    """The bits of the column `flags`; an enum would make numpy widen the column."""
+
+    HIDDEN: Final = 1
+    REMOVED: Final = 2
+    NO_GENERAL: Final = 4
+    NO_SCORES: Final = 8
+
 
 _SCHEMA = """
 CREATE TABLE facts (json TEXT NOT NULL, crc INTEGER NOT NULL);
@@ -163,17 +167,17 @@ class View:
     @cached_property
     def shown(self) -> Bools | None:
         """Return which rows are items that are not hidden; None: all."""
-        return self._without(HIDDEN | REMOVED)
+        return self._without(Flag.HIDDEN | Flag.REMOVED)
 
     @cached_property
     def has_general(self) -> Bools | None:
         """Return which rows have a general code; None: all."""
-        return self._without(BARE)
+        return self._without(Flag.NO_GENERAL)
 
     @cached_property
     def unscored(self) -> Rows:
         """Return the rows without label scores."""
-        return np.flatnonzero(self["flags"] & UNSCORED)
+        return np.flatnonzero(self["flags"] & Flag.NO_SCORES)
 
     def scores(self, label: int, least: float) -> tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]:
         """Return rows (ascending), probabilities and shares of the entries of a label from a probability on."""
@@ -185,14 +189,14 @@ class View:
         )
         sizes = [place.stop - place.start for place in places]
         kept = np.flatnonzero(probabilities >= least)
-        first = np.repeat(np.arange(-1, len(parts) - 1) * CHUNK, sizes)[kept]
+        first = np.repeat(np.arange(-1, len(parts) - 1) * CHUNK_ROWS, sizes)[kept]
         return first + rows[kept], probabilities[kept], shares[kept]
 
     def having(self, label: int | None) -> Bools:
-        """Return which rows carry a label, or have it with a probability of at least FILTERED; none for None."""
+        """Return which rows carry a label, or have it with a probability of at least FILTER_FROM; none for None."""
         mask = np.zeros(self.meta.rows, np.bool_)
         if label is not None:
-            mask[self.scores(label, FILTERED * LEVELS)[0]] = True
+            mask[self.scores(label, FILTER_FROM * LEVELS)[0]] = True
             mask[self.scores(label + CARRIED, 0)[0]] = True
         return mask
 
@@ -205,13 +209,13 @@ class View:
 
         Missing values come last. Of all that are not hidden, the first ones are computed once for a commit.
         """
-        is_kept = mask is self.shown and count <= TOP
+        is_kept = mask is self.shown and count <= TOP_ROWS
         if is_kept and column in self._tops:
             return self._tops[column][:count]
         rows = np.arange(self.meta.rows) if mask is None else np.flatnonzero(mask)
         values = self[column][rows]
         largest = smallest(
-            np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], TOP if is_kept else count
+            np.where(np.isnan(values), np.inf, -values)[::-1], rows[::-1], TOP_ROWS if is_kept else count
         )
         if is_kept:
             self._tops[column] = largest
@@ -239,11 +243,11 @@ def updated(
     """
     array = old
     if array is None or len(array) < rows:
-        array = np.empty(rows + rows // 8 + CHUNK, dtype)
+        array = np.empty(rows + rows // 8 + CHUNK_ROWS, dtype)
         if old is not None:
             array[:known] = old[:known]
     for chunk, values in changed:
-        top = chunk * CHUNK
+        top = chunk * CHUNK_ROWS
         used = min(max(known - top, 0), len(values))
         if values[:used].tobytes() != array[top : top + used].tobytes():
             array = array.copy() if array is old else array
@@ -263,7 +267,7 @@ class Snapshot:
 
     def __init__(self, store: Store, sql: _Connection, meta: Meta, view: View) -> None:
         self.store, self.sql, self.meta, self.view = store, sql, meta, view
-        self.chunks = -(-meta.rows // CHUNK)  # of each column
+        self.chunks = -(-meta.rows // CHUNK_ROWS)  # of each column
         # The chunk of each column that was read last, and its number.
         self._last: dict[str, tuple[int, Any]] = {}
 
@@ -273,7 +277,7 @@ class Snapshot:
         for name, chunk, version, crc, data in self.sql.execute(query, values):
             if not isinstance(data, bytes) or crc_of(name, chunk, version, data=data) != crc:
                 raise self.store.damaged(f"column '{name}', chunk {chunk}")
-            size = min(self.meta.rows - chunk * CHUNK, CHUNK)
+            size = min(self.meta.rows - chunk * CHUNK_ROWS, CHUNK_ROWS)
             content: Any = (
                 Part.from_bytes(data) if name == LABELS else np.frombuffer(data, self.store.columns[name])
             )
@@ -283,7 +287,7 @@ class Snapshot:
 
     def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
         """Yield the chunks that were written since a commit; none of new rows may be missing."""
-        due = set(range(since.rows // CHUNK, self.chunks)) if self.meta.rows > since.rows else set()
+        due = set(range(since.rows // CHUNK_ROWS, self.chunks)) if self.meta.rows > since.rows else set()
         # without ORDER BY, for which SQLite would sort the blobs
         for chunk, content in self._chunks("name = ? AND version > ?", name, since.version):
             due.discard(chunk)
@@ -294,7 +298,7 @@ class Snapshot:
     def chunk(self, name: str, chunk: int) -> Any:
         """Return a chunk of a column: its values, or a `Part` of label entries."""
         if name in self.view.columns:
-            rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            rows = slice(chunk * CHUNK_ROWS, (chunk + 1) * CHUNK_ROWS)
             return self.view.columns[LABELS][chunk] if name == LABELS else self.view[name][rows]
         if name not in self._last or self._last[name][0] != chunk:
             found = next(self._chunks("name = ? AND chunk = ?", name, chunk), None)
@@ -312,8 +316,8 @@ class Snapshot:
         """Return the values of a column of some rows; of a column that is not loaded, their chunks are read."""
         if name in self.view.columns:
             return self.view[name][rows]
-        chunks, places = np.unique(rows // CHUNK, return_inverse=True)
-        return self.span(name, chunks.tolist()).take(places * CHUNK + rows % CHUNK, axis=0)
+        chunks, places = np.unique(rows // CHUNK_ROWS, return_inverse=True)
+        return self.span(name, chunks.tolist()).take(places * CHUNK_ROWS + rows % CHUNK_ROWS, axis=0)
 
     def write(self, name: str, chunk: int, data: bytes) -> None:
         """Write a chunk of a column in the commit to come."""
@@ -333,8 +337,8 @@ class Snapshot:
 
     def _among(self, query: str, values: Sequence[object], *first: object) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query that ends with the name of a column, which has one of the values."""
-        for start in range(0, len(values), VARIABLES):
-            page = values[start : start + VARIABLES]
+        for start in range(0, len(values), SQL_VARIABLES):
+            page = values[start : start + SQL_VARIABLES]
             yield from self.table(f"{query} IN ({_marks(page)})", (*first, *page))
 
     def _numbers(self, query: str, values: Sequence[str], *first: str, thorough: bool) -> dict[str, int]:
@@ -401,10 +405,10 @@ class Snapshot:
             first, stored = 0, self.view["key"]
         else:  # a row is before its key by as many as were dropped at most
             dropped, last = self.meta.next_key - self.meta.rows, self.meta.rows - 1
-            first = min(max(0, int(keys[0]) - dropped), last) // CHUNK
-            stored = self.span("key", range(first, min(max(0, int(keys[-1])), last) // CHUNK + 1))
+            first = min(max(0, int(keys[0]) - dropped), last) // CHUNK_ROWS
+            stored = self.span("key", range(first, min(max(0, int(keys[-1])), last) // CHUNK_ROWS + 1))
         rows = np.minimum(np.searchsorted(stored, keys.astype(stored.dtype)), len(stored) - 1)
-        return np.where(stored[rows] == keys, rows + first * CHUNK, -1)
+        return np.where(stored[rows] == keys, rows + first * CHUNK_ROWS, -1)
 
     def rows_of_items(self, keys: Sequence[int]) -> Rows:
         """Return the rows of stored items in the order of their keys."""
@@ -418,7 +422,7 @@ class Snapshot:
         """Return the items of some rows, in their order."""
         columns = {name: self.gather(name, rows) for name in self.store.columns}
         keys, flags, general = columns["key"].tolist(), columns["flags"].tolist(), columns.get("general")
-        entries = [self.chunk(LABELS, row // CHUNK).of_row(row % CHUNK) for row in rows.tolist()]
+        entries = [self.chunk(LABELS, row // CHUNK_ROWS).of_row(row % CHUNK_ROWS) for row in rows.tolist()]
         labels = self.texts({label & (CARRIED - 1) for row in entries for label, _, _ in row})
         ids, attributes = self.ids(keys), dict[str, list[Any]]()
         for name, kind in self.store.facts.attributes.items():
@@ -434,9 +438,9 @@ class Snapshot:
                 raise self.store.damaged(f"the id of item {key} is missing")
             carried = tuple(labels[label - CARRIED] for label, _, _ in row if label >= CARRIED)
             scores = {labels[label]: (level, share) for label, level, share in row if label < CARRIED}
-            seen = None if general is None or flag & BARE else general[place]
+            seen = None if general is None or flag & Flag.NO_GENERAL else general[place]
             values = {name: column[place] for name, column in attributes.items()}
-            code, hidden = columns["semantic"][place], bool(flag & HIDDEN)
+            code, hidden = columns["semantic"][place], bool(flag & Flag.HIDDEN)
             items.append(Item(key, ids[key], code, seen, carried, scores, values, hidden))
         return items
 
@@ -448,7 +452,7 @@ class Snapshot:
             starts, carried = part.starts[first:].astype(np.int64), part.labels[first:].tolist()
             numbers = np.diff(starts)
             if mask is not None and carried:
-                is_counted = mask[chunk * CHUNK : (chunk + 1) * CHUNK][part.rows[starts[0] :]]
+                is_counted = mask[chunk * CHUNK_ROWS : (chunk + 1) * CHUNK_ROWS][part.rows[starts[0] :]]
                 numbers = np.add.reduceat(is_counted, starts[:-1] - starts[0], dtype=np.int64)
             for label, number in zip(carried, numbers.tolist(), strict=True):
                 counts[label - CARRIED] = counts.get(label - CARRIED, 0) + number
@@ -459,10 +463,10 @@ class Snapshot:
         """Return the next items whose keys are at least this, of one chunk."""
         chunks = range(self.chunks)
         for chunk in chunks[bisect_left(chunks, key, key=lambda chunk: self.chunk("key", chunk)[-1]) :]:
-            is_stored = self.chunk("flags", chunk) & REMOVED == 0
+            is_stored = self.chunk("flags", chunk) & Flag.REMOVED == 0
             rows = np.flatnonzero(is_stored & (self.chunk("key", chunk) >= key))
             if len(rows):
-                return self.items(rows + chunk * CHUNK)
+                return self.items(rows + chunk * CHUNK_ROWS)
         return []
 
     def allowed(self, only: Filter) -> Bools | None:
@@ -490,8 +494,8 @@ class Snapshot:
         for name in (*self.store.columns, LABELS):
             for _, content in self.changed(name, Meta()):
                 if name == "flags":
-                    items += int(np.count_nonzero(content & REMOVED == 0))
-                    hidden += int(np.count_nonzero(content & (REMOVED | HIDDEN) == HIDDEN))
+                    items += int(np.count_nonzero(content & Flag.REMOVED == 0))
+                    hidden += int(np.count_nonzero(content & (Flag.REMOVED | Flag.HIDDEN) == Flag.HIDDEN))
         if (items, hidden) != (self.meta.items, self.meta.hidden):
             raise self.store.damaged(f"its columns have {items:,} items, of which {hidden:,} are hidden")
         for table, expected in (("items", self.meta.items), ("texts", self.meta.texts)):
@@ -577,7 +581,9 @@ class Store:
             for thread in [thread for thread in self._connections if not thread.is_alive()]:
                 self._connections.pop(thread).close()
             options: Any = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
-            sql: _Connection = sqlite3.connect(self._address, uri=True, timeout=WAIT_SECONDS, **options)
+            sql: _Connection = sqlite3.connect(
+                self._address, uri=True, timeout=WRITER_WAIT_SECONDS, **options
+            )
             self._connections[current_thread()] = sql
             sql.execute("PRAGMA trusted_schema = OFF")
             if not self.read_only:  # it reads the file

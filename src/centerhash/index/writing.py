@@ -13,14 +13,11 @@ import numpy as np
 
 from centerhash.index.items import LEVELS, LabelScores, attribute_column
 from centerhash.index.store import (
-    BARE,
     CARRIED,
-    CHUNK,
-    HIDDEN,
+    CHUNK_ROWS,
     LABELS,
-    REMOVED,
-    UNSCORED,
     Entries,
+    Flag,
     Part,
     Snapshot,
     Store,
@@ -43,7 +40,7 @@ def add(store: Store, given: Mapping[str, Any], *, replace: bool = False) -> int
         given = defaults | {name: column for name, column in given.items() if column is not None}
         known = snapshot.keys(ids, thorough=False) if snapshot.meta.items else {}
         if replace:
-            _flag(snapshot, list(known.values()), REMOVED, True)
+            _flag(snapshot, list(known.values()), Flag.REMOVED, True)
         elif known:
             is_new = [id not in known for id in ids]
             ids = list(compress(ids, is_new))
@@ -60,15 +57,15 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
     first, count = snapshot.meta.rows, len(ids)
     end, keys = first + count, range(snapshot.meta.next_key, snapshot.meta.next_key + count)
     columns, entries = _columns(snapshot, given, keys), _entries(snapshot, given["labels"], given["scores"])
-    for chunk in range(first // CHUNK, -(-end // CHUNK)):
-        top, bottom = max(chunk * CHUNK, first), min((chunk + 1) * CHUNK, end)
-        is_new, selected = top == chunk * CHUNK, slice(top - first, bottom - first)
+    for chunk in range(first // CHUNK_ROWS, -(-end // CHUNK_ROWS)):
+        top, bottom = max(chunk * CHUNK_ROWS, first), min((chunk + 1) * CHUNK_ROWS, end)
+        is_new, selected = top == chunk * CHUNK_ROWS, slice(top - first, bottom - first)
         for name, values in columns.items():
             before = b"" if is_new else snapshot.chunk(name, chunk).tobytes()
             snapshot.write(name, chunk, before + values[selected].tobytes())
         added = entries.take(slice(*np.searchsorted(entries.rows, (selected.start, selected.stop)).tolist()))
         parts = [] if is_new else [snapshot.chunk(LABELS, chunk).entries()]
-        parts.append(added._replace(rows=added.rows + (first - chunk * CHUNK)))
+        parts.append(added._replace(rows=added.rows + (first - chunk * CHUNK_ROWS)))
         snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
     insert(snapshot.sql, "items", list(zip(keys, ids, strict=True)))
     numbers = (int(id) for id in ids if id.isascii() and id.isdecimal() and len(id) < 19)
@@ -83,9 +80,9 @@ def _append(snapshot: Snapshot, ids: Sequence[str], given: Mapping[str, Any]) ->
 def _columns(snapshot: Snapshot, given: Mapping[str, Any], keys: range) -> dict[str, Any]:
     """Return the columns of new items as they are stored; new texts of attributes are stored."""
     columns = {**given, "key": np.array(keys)}
-    flags = UNSCORED * np.array([not row for row in given["scores"]], np.uint8)
+    flags = Flag.NO_SCORES * np.array([not row for row in given["scores"]], np.uint8)
     if "general" in columns:
-        flags |= BARE * (~columns["general"].any(axis=1)).astype(np.uint8)
+        flags |= Flag.NO_GENERAL * (~columns["general"].any(axis=1)).astype(np.uint8)
     for name, kind in snapshot.store.facts.attributes.items():
         if kind is str:
             values = given[attribute_column(name)].tolist()
@@ -116,16 +113,16 @@ def _entries(snapshot: Snapshot, labels: Sequence[Sequence[str]], scores: Sequen
 def _flag(snapshot: Snapshot, keys: Sequence[int], flag: int, is_set: bool) -> int:
     """Set or clear a flag of items; return of how many it has changed."""
     rows, changed, hidden = snapshot.rows_of_items(keys), 0, 0
-    for chunk in np.unique(rows // CHUNK).tolist():
+    for chunk in np.unique(rows // CHUNK_ROWS).tolist():
         flags = snapshot.chunk("flags", chunk).copy()
-        places = rows[rows // CHUNK == chunk] % CHUNK
+        places = rows[rows // CHUNK_ROWS == chunk] % CHUNK_ROWS
         before = flags[places]
         flags[places] = before | flag if is_set else before & ~np.uint8(flag)
         changed += int(np.count_nonzero(before != flags[places]))
-        hidden += int(np.count_nonzero(before & HIDDEN))
+        hidden += int(np.count_nonzero(before & Flag.HIDDEN))
         snapshot.write("flags", chunk, flags.tobytes())
     meta = snapshot.meta
-    if flag == REMOVED:
+    if flag == Flag.REMOVED:
         snapshot.sql.executemany("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
         snapshot.meta = meta._replace(items=meta.items - changed, hidden=meta.hidden - hidden)
     else:
@@ -136,34 +133,34 @@ def _flag(snapshot: Snapshot, keys: Sequence[int], flag: int, is_set: bool) -> i
 def remove(store: Store, ids: Sequence[str]) -> int:
     """Remove items and return how many were stored; their rows stay until `compact`."""
     with store.changing() as snapshot:
-        return _flag(snapshot, list(snapshot.keys(ids).values()), REMOVED, True)
+        return _flag(snapshot, list(snapshot.keys(ids).values()), Flag.REMOVED, True)
 
 
 def set_hidden(store: Store, ids: Sequence[str], hidden: bool) -> int:
     """Hide items or show them again; return of how many this has changed."""
     with store.changing() as snapshot:
-        return _flag(snapshot, list(snapshot.known_keys(ids).values()), HIDDEN, hidden)
+        return _flag(snapshot, list(snapshot.known_keys(ids).values()), Flag.HIDDEN, hidden)
 
 
 def compact(store: Store) -> None:
     """Drop the rows of removed items and give their space back; keys stay as they are."""
     with store.changing() as snapshot:
-        rows = np.flatnonzero(snapshot.span("flags", range(snapshot.chunks)) & REMOVED == 0)
+        rows = np.flatnonzero(snapshot.span("flags", range(snapshot.chunks)) & Flag.REMOVED == 0)
         if len(rows) == snapshot.meta.rows:
             return
-        for chunk, start in enumerate(range(0, len(rows), CHUNK)):
+        for chunk, start in enumerate(range(0, len(rows), CHUNK_ROWS)):
             # of no earlier chunk than this one, so that none is read which has been written
-            selected = rows[start : start + CHUNK]
-            read = range(int(selected[0]) // CHUNK, int(selected[-1]) // CHUNK + 1)
+            selected = rows[start : start + CHUNK_ROWS]
+            read = range(int(selected[0]) // CHUNK_ROWS, int(selected[-1]) // CHUNK_ROWS + 1)
             for name in store.columns:
                 snapshot.write(name, chunk, snapshot.gather(name, selected).tobytes())
             parts = []
             for old in read:
                 entries = snapshot.chunk(LABELS, old).entries()
-                stored = entries.rows + np.int64(old * CHUNK)
+                stored = entries.rows + np.int64(old * CHUNK_ROWS)
                 places = np.searchsorted(selected, stored)
                 parts.append(entries._replace(rows=places).take(np.isin(stored, selected)))
             snapshot.write(LABELS, chunk, Part.of(parts).to_bytes())
-        snapshot.sql.execute("DELETE FROM chunks WHERE chunk >= ?", (-(-len(rows) // CHUNK),))
+        snapshot.sql.execute("DELETE FROM chunks WHERE chunk >= ?", (-(-len(rows) // CHUNK_ROWS),))
         snapshot.meta = snapshot.meta._replace(rows=len(rows))
     store.shrink()

@@ -29,14 +29,14 @@ from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import PortableNetwork
 
 # Labels of at least this probability are predicted.
-PRESENT = 0.5
+PREDICT_FROM = 0.5
 # An image passes a filter by a label of at least this probability (see `benchmarks.quality`). Its best label is
-# predicted from here on too, if none reaches PRESENT.
-FILTERED = 0.28
+# predicted from here on too, if none reaches PREDICT_FROM.
+FILTER_FROM = 0.28
 
 
 @dataclass(frozen=True)
-class Explained:
+class LabelMatch:
     """One center near an image.
 
     `weight` is over the predicted labels and 0 for others, `similarity` the cosine between the logits and the center as
@@ -49,7 +49,7 @@ class Explained:
     distance: int
 
 
-class Explanation(tuple[Explained, ...]):
+class Explanation(tuple[LabelMatch, ...]):
     """Labels of an image with their weights, the heaviest first, then the next nearest centers."""
 
     def __str__(self) -> str:
@@ -228,7 +228,7 @@ class Model(ABC):
         The best label of an image is predicted too: the nearest center, or the most probable label unless it is unlikely.
         """
         if self.has_probabilities:
-            scores, threshold, best_from = self.label_probabilities(features), PRESENT, FILTERED
+            scores, threshold, best_from = self.label_probabilities(features), PREDICT_FROM, FILTER_FROM
         else:
             scores, threshold = self.similarities(features), self.spec.label_threshold or 0.0
             best_from = -np.inf
@@ -254,7 +254,7 @@ class Model(ABC):
             order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
             explanations.append(
                 Explanation(
-                    Explained(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
+                    LabelMatch(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
                     for j in order.tolist()
                 )
             )

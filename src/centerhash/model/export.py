@@ -51,7 +51,7 @@ _LEAST_NUMBERS = 256
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """The file that `export_model` wrote, and which shares of its bits and codes equal PyTorch's."""
 
     path: str
@@ -67,7 +67,9 @@ class Exported:
         )
 
 
-def export_model(model: Model, out: str | Path, *, images: Sequence[str | Path] | None = None) -> Exported:
+def export_model(
+    model: Model, out: str | Path, *, images: Sequence[str | Path] | None = None
+) -> ExportResult:
     """Write a model as one file, if its codes equal PyTorch's on `images` (by default, sample photos).
 
     A model of features is compared on random ones.
@@ -98,7 +100,7 @@ def export_model(model: Model, out: str | Path, *, images: Sequence[str | Path] 
         )
     with atomic(out) as stream:
         stream.write(onnx_bytes)
-    return Exported(str(out), len(onnx_bytes), compared_on, equal_bits, equal_codes)
+    return ExportResult(str(out), len(onnx_bytes), compared_on, equal_bits, equal_codes)
 
 
 def with_metadata(network: bytes, values: Mapping[str, Any]) -> bytes:

@@ -3,15 +3,15 @@
 from centerhash.photos.duplicates import Duplicates
 from centerhash.photos.photo_index import PhotoCounts, PhotoIndex, is_photo_index, verify_photos
 from centerhash.photos.results import PhotoResult, PhotoResults
-from centerhash.photos.sync import Added
+from centerhash.photos.sync import SyncResult
 
 __all__ = [
-    "Added",
     "Duplicates",
     "PhotoCounts",
     "PhotoIndex",
     "PhotoResult",
     "PhotoResults",
+    "SyncResult",
     "is_photo_index",
     "verify_photos",
 ]

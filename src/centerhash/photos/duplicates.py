@@ -22,11 +22,11 @@ import numpy as np
 from centerhash.core.errors import DataError, unknown_name
 from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import Listed
+from centerhash.core.rendering import RowSequence
 from centerhash.data.images import load_image
 from centerhash.index import Index
 from centerhash.index.near_pairs import star_groups, view_hits
-from centerhash.photos.files import PRESENT, File, all_files, file_at
+from centerhash.photos.files import File, FileState, all_files, file_at
 from centerhash.photos.pixels import FRAMED, SIDE, Picture, correlations, oriented, picture_of, view_boxes
 
 KINDS = ("same", "near", "similar")
@@ -47,7 +47,7 @@ class Group:
     ids: tuple[str, ...]
 
 
-class Duplicates(Listed[Group]):
+class Duplicates(RowSequence[Group]):
     """Hold groups of duplicates: same, near, similar, those of most files first.
 
     `compared` is the number of files, `skipped` has the reason for each one that was not compared.
@@ -111,7 +111,7 @@ def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
     skipped: dict[str, str] = {}
     seen = set[tuple[int, int]]()
     with index.reading() as connection:
-        present = [file for file in all_files(connection) if file.state == PRESENT]
+        present = [file for file in all_files(connection) if file.state == FileState.PRESENT]
     for file in sorted(present, key=_path_order):
         now = file_at(file.path)
         if now is None or not now.is_unchanged(file):
@@ -156,7 +156,7 @@ def _linked(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
 # --- by pixels
 
 
-class Aligned(NamedTuple):
+class Alignment(NamedTuple):
     """A picture whose hash is near that of a view of another: rows, view, differing bits, correlation of pixels."""
 
     whole: int
@@ -189,12 +189,12 @@ def near_groups(pictures: Sequence[Picture], progress: Progress = silent) -> lis
 
 def aligned_hits(
     pictures: Sequence[Picture], rows: Sequence[int], radius: int, progress: Progress = silent
-) -> list[Aligned]:
+) -> list[Alignment]:
     """Compare the pictures of `rows` whose hash differs in at most `radius` bits from that of a view of another one."""
     if len(rows) < 2:
         return []
     hits = view_hits(np.stack([pictures[row].views for row in rows]), radius, progress)
-    boxes, aligned = view_boxes(), list[Aligned]()
+    boxes, aligned = view_boxes(), list[Alignment]()
     for start in range(0, len(hits.whole), _ALIGNED_AT_ONCE):
         part = slice(start, start + _ALIGNED_AT_ONCE)
         pairs = [
@@ -208,6 +208,6 @@ def aligned_hits(
                 [pictures[viewed].content if view == FRAMED else boxes[view] for _, viewed, view, _ in pairs]
             ),
         )
-        aligned += [Aligned(*pair, score) for pair, score in zip(pairs, scores.tolist(), strict=True)]
+        aligned += [Alignment(*pair, score) for pair, score in zip(pairs, scores.tolist(), strict=True)]
         progress("aligned", min(start + _ALIGNED_AT_ONCE, len(hits.whole)), len(hits.whole))
     return aligned

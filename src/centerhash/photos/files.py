@@ -14,16 +14,14 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from functools import cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-PRESENT: Final = "present"
-VANISHED: Final = "vanished"
-REMOVED: Final = "removed"
 _SEPARATOR = os.sep.encode()
 _AFTER_SEPARATOR = bytes([_SEPARATOR[0] + 1])
 
@@ -38,6 +36,14 @@ SCHEMA = (
 )
 
 
+class FileState(StrEnum):
+    """Whether a file is in its folder, is gone from it, or was removed from the index."""
+
+    PRESENT = "present"
+    VANISHED = "vanished"
+    REMOVED = "removed"
+
+
 class File(NamedTuple):
     """Describe one file; `modified` is in nanoseconds, `key` is that of its item, -1 of a removed file."""
 
@@ -45,7 +51,7 @@ class File(NamedTuple):
     size: int
     modified: int
     key: int = -1
-    state: str = PRESENT
+    state: str = FileState.PRESENT
 
     def is_unchanged(self, other: File) -> bool:
         """Return whether path, size and time are equal."""
@@ -87,20 +93,20 @@ def files_of(connection: sqlite3.Connection, keys: Sequence[int]) -> dict[int, l
 
 def all_files(connection: sqlite3.Connection) -> list[File]:
     """Return all files but the removed ones, folder by folder."""
-    return _select(connection, f"state != '{REMOVED}' ORDER BY folder, name", ())
+    return _select(connection, f"state != '{FileState.REMOVED}' ORDER BY folder, name", ())
 
 
 def keys_below(connection: sqlite3.Connection, folder: str) -> NDArray[np.int64]:
     """Return the keys of the items with a present file in a folder or below it."""
     rows = connection.execute(
-        f"SELECT DISTINCT key FROM files WHERE state = '{PRESENT}' AND {_BELOW}", _range(folder)
+        f"SELECT DISTINCT key FROM files WHERE state = '{FileState.PRESENT}' AND {_BELOW}", _range(folder)
     )
     return np.fromiter((key for (key,) in rows), np.int64)
 
 
 def folders_of_keys(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Return each folder with the key of each item directly in it."""
-    rows = connection.execute(f"SELECT DISTINCT folder, key FROM files WHERE state = '{PRESENT}'")
+    rows = connection.execute(f"SELECT DISTINCT folder, key FROM files WHERE state = '{FileState.PRESENT}'")
     decoded = cache(os.fsdecode)
     return [(decoded(folder), key) for folder, key in rows]
 
@@ -128,7 +134,7 @@ def damaged_rows(connection: sqlite3.Connection) -> list[str]:
 
 def put_files(connection: sqlite3.Connection, files: Iterable[File]) -> None:
     """Store files, instead of what is stored with their paths."""
-    rows = ((*_split(file.path), file.key, file.size, file.modified, file.state) for file in files)
+    rows = ((*_split(file.path), file.key, file.size, file.modified, str(file.state)) for file in files)
     connection.executemany(
         "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", ((*row, _checksum(row)) for row in rows)
     )
@@ -138,7 +144,7 @@ def set_state(connection: sqlite3.Connection, files: Iterable[File], state: str)
     """Store files with another state; removed ones have no item."""
     put_files(
         connection,
-        [file._replace(state=state, key=-1 if state == REMOVED else file.key) for file in files],
+        [file._replace(state=state, key=-1 if state == FileState.REMOVED else file.key) for file in files],
     )
 
 

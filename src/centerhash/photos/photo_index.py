@@ -31,13 +31,13 @@ from centerhash.data.listing import find_images
 from centerhash.data.views import with_rotations
 from centerhash.index import Index, Item, Result, is_index, verify_index
 from centerhash.index.query import as_result
-from centerhash.model.base import Explained, Model
+from centerhash.model.base import LabelMatch, Model
 from centerhash.model.loading import load
 from centerhash.photos import files
 from centerhash.photos.duplicates import Duplicates, find_duplicates
-from centerhash.photos.files import PRESENT, REMOVED
+from centerhash.photos.files import FileState
 from centerhash.photos.results import PhotoResult, PhotoResults
-from centerhash.photos.sync import Added, sync
+from centerhash.photos.sync import SyncResult, sync
 from centerhash.photos.thumbnails import default_folder
 from centerhash.photos.words import check_known, match, read_text
 
@@ -120,7 +120,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         progress: bool | Progress = True,
         batch: int = 256,
         with_removed: bool = False,
-    ) -> Added:
+    ) -> SyncResult:
         """Add photos: files, folders, patterns; without any, the folders that were added before.
 
         Files whose path, size and time are stored are not read again, and moved ones are recognized by content. Photos
@@ -149,8 +149,10 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         with self.index.transaction() as connection:
             stored = files.files_of(connection, self.index.keys(ids).tolist())
             every = list(chain.from_iterable(stored.values()))
-            files.set_state(connection, [file for file in every if file.state == PRESENT], REMOVED)
-            files.delete_files(connection, [file for file in every if file.state != PRESENT])
+            files.set_state(
+                connection, [file for file in every if file.state == FileState.PRESENT], FileState.REMOVED
+            )
+            files.delete_files(connection, [file for file in every if file.state != FileState.PRESENT])
             self._forget_roots(connection, ids_or_paths)
             return self.index.remove(ids)
 
@@ -162,7 +164,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         for root in set(roots) - set(kept):
             if not any(_is_below(root, other) for other in kept):
                 below = files.files_at(connection, root)
-                files.delete_files(connection, [file for file in below if file.state == REMOVED])
+                files.delete_files(connection, [file for file in below if file.state == FileState.REMOVED])
         files.write_roots(connection, kept)
 
     # --- queries
@@ -197,7 +199,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
                 f"search by exactly one of {', '.join(values)}, got {' and '.join(names) or 'none'}."
             )
         query: dict[str, Any] = {"k": k, "by": by, "within": within}
-        explained: Sequence[Explained] = ()
+        explained: Sequence[LabelMatch] = ()
         if image is not None:
             query["code"], explained = self._image_codes(image, rotations)
             query["copies"] = True
@@ -217,7 +219,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
     def _image_codes(
         self, image: ImageSource, rotations: bool
-    ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[Explained]]:
+    ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[LabelMatch]]:
         """Return the semantic code (W,) of an image, the general codes (V, W2) of its views, and its labels."""
         check_source(image)
         model, encoder = self.index.model, self.index.encoder()
@@ -324,7 +326,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         with self.index.reading() as connection:
             for entry in map(str, _listed(ids_or_paths)):
                 stored = files.files_at(connection, os.path.realpath(entry))
-                keys = dict.fromkeys(file.key for file in stored if file.state != REMOVED)
+                keys = dict.fromkeys(file.key for file in stored if file.state != FileState.REMOVED)
                 ids_of[entry] = [entry] if entry in self.index else self.index.ids(list(keys))
         return ids_of
 
@@ -332,7 +334,10 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         """Return results of the index with their files."""
         with self.index.reading() as connection:
             stored = files.files_of(connection, [row.key for row in rows])
-        present = {key: [file.path for file in some if file.state == PRESENT] for key, some in stored.items()}
+        present = {
+            key: [file.path for file in some if file.state == FileState.PRESENT]
+            for key, some in stored.items()
+        }
         return [PhotoResult.of(row, present[row.key]) for row in rows]
 
     def _items(self, items: Sequence[Item]) -> list[PhotoResult]:

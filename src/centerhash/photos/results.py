@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from centerhash.codes import Codes
 from centerhash.core.errors import ImageError
-from centerhash.core.rendering import Listed, to_frame
+from centerhash.core.rendering import RowSequence, to_frame
 from centerhash.index import Result
-from centerhash.model.base import Explained
+from centerhash.model.base import LabelMatch
 from centerhash.photos.thumbnails import thumbnail
 
 _EPOCH = datetime(1970, 1, 1)
@@ -60,7 +60,7 @@ class PhotoResult(Result):
         return {name: value for name, value in values.items() if name not in ("key", "attributes")}
 
 
-class PhotoResults(Listed[PhotoResult]):
+class PhotoResults(RowSequence[PhotoResult]):
     """Hold the results of a search, best first.
 
     `labels` explain the query if the method has centers. `code` (K,) is the semantic code of the query, None if nothing
@@ -68,7 +68,7 @@ class PhotoResults(Listed[PhotoResult]):
     """
 
     def __init__(
-        self, rows: Sequence[PhotoResult], labels: Sequence[Explained], code: Codes | None, size: int
+        self, rows: Sequence[PhotoResult], labels: Sequence[LabelMatch], code: Codes | None, size: int
     ) -> None:
         super().__init__(rows)
         self.labels, self.code, self.size = tuple(labels), code, size

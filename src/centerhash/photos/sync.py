@@ -30,7 +30,7 @@ from centerhash.data.images import content_key, read_header
 from centerhash.data.listing import find_images
 from centerhash.index import Index
 from centerhash.photos import files
-from centerhash.photos.files import PRESENT, REMOVED, VANISHED, File, file_at
+from centerhash.photos.files import File, FileState, file_at
 
 LABELS = ("given", "predicted", "none")
 ID_DIGITS = 16
@@ -40,7 +40,7 @@ _LEVELS_ABOVE = 3  # folders above the images in which a labels.csv is looked fo
 
 
 @dataclass
-class Added:
+class SyncResult:
     """Count what one `add` did.
 
     `added` photos are new, `known` files are stored already, `moved` photos have a new path, `gone` files are no longer
@@ -68,7 +68,7 @@ def sync(
     progress: Progress,
     *,
     with_removed: bool = False,
-) -> Added:
+) -> SyncResult:
     """Bring a photo index in step with files, folders and patterns: see `PhotoIndex.add`."""
     given, predict = read_labels(entries, labels)
     with writer_lock(index.folder / _LOCK, _BUSY):
@@ -79,7 +79,7 @@ def sync(
         if folders - roots:
             with index.transaction() as connection:
                 files.write_roots(connection, roots | folders)
-        run = _Sync(index, given, predict, Added(skipped=skipped))
+        run = _Sync(index, given, predict, SyncResult(skipped=skipped))
         changed = run.compare(names)
         changed += run.compare(
             dict.fromkeys(sorted(given.keys() - run.seen), with_removed)
@@ -145,7 +145,7 @@ class _Sync:
     index: Index
     given: Mapping[str, Sequence[str]]  # labels by real path
     predict: bool
-    done: Added
+    done: SyncResult
     seen: set[str] = field(default_factory=set)
 
     def compare(self, paths: Mapping[str, bool]) -> list[str]:
@@ -165,15 +165,15 @@ class _Sync:
                 self.seen.add(real if file is None else file.path)
                 if file is None or before is None or not before.is_unchanged(file):
                     changed.append(path)
-                elif before.state != REMOVED:
+                elif before.state != FileState.REMOVED:
                     self.done.known += 1
-                    if before.state == VANISHED:
+                    if before.state == FileState.VANISHED:
                         returned.append(before)
                 elif again:
                     changed.append(path)
                 else:
                     self.done.removed += 1
-        self._set_state(returned, PRESENT)
+        self._set_state(returned, FileState.PRESENT)
         return changed
 
     def _set_state(self, changed: Collection[File], state: str) -> None:
@@ -186,9 +186,11 @@ class _Sync:
         """Note stored files below folders that are gone; those in folders that cannot be read are left as they are."""
         with self.index.reading() as connection:
             stored = chain.from_iterable(files.files_at(connection, root) for root in roots)
-            unseen = {file for file in stored if file.state == PRESENT and file.path not in self.seen}
+            unseen = {
+                file for file in stored if file.state == FileState.PRESENT and file.path not in self.seen
+            }
         gone = [file for file in unseen if _is_gone(file.path)]
-        self._set_state(gone, VANISHED)
+        self._set_state(gone, FileState.VANISHED)
         self.done.gone += len(gone)
 
     def add(self, paths: Sequence[str]) -> None:
@@ -285,7 +287,7 @@ class _Sync:
         """Show the items with a present file, hide those whose files are all gone, and remove those without a file."""
         shown, hidden, removed = list[int](), list[int](), list[int]()
         for key, stored in files.files_of(connection, sorted(keys)).items():
-            present = any(file.state == PRESENT for file in stored)
+            present = any(file.state == FileState.PRESENT for file in stored)
             (shown if present else hidden if stored else removed).append(key)
         index = self.index
         for change, some in ((index.show, shown), (index.hide, hidden), (index.remove, removed)):

@@ -29,12 +29,12 @@ from centerhash.core.errors import CenterhashError, ConfigError, DataError, Imag
 from centerhash.core.version import __version__
 from centerhash.index import Index
 from centerhash.photos import PhotoIndex, is_photo_index
-from centerhash.serve.background import Syncing
+from centerhash.serve.background import BackgroundSync
 from centerhash.serve.collection import Collection, UnknownId
-from centerhash.serve.limits import Busy, Guard, error_response
+from centerhash.serve.limits import Busy, LimitsMiddleware, error_response
 from centerhash.serve.login import add_login
 from centerhash.serve.routes import add_routes
-from centerhash.serve.schemas import Health
+from centerhash.serve.schemas import HealthResponse
 from centerhash.serve.settings import Settings, address_of, check_public, listen
 
 log = logging.getLogger("centerhash.serve")
@@ -75,7 +75,7 @@ def create_app(
     )
     if settings.password is not None:
         add_login(app, settings)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(LimitsMiddleware, settings=settings)
     _add_handlers(app)
     add_routes(app, collection)
     _add_health(app, collection, settings, adding)
@@ -136,10 +136,10 @@ def _add_health(
 ) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
-    async def health() -> Health:
+    async def health() -> HealthResponse:
         """That the server is up, what it serves and what it accepts."""
         index = collection.index
-        return Health(
+        return HealthResponse(
             status="ok",
             index=index.folder.name,
             size=len(index),
@@ -175,7 +175,7 @@ def serve_index(
     host: str,
     port: int,
     announce: Callable[[str], None],
-    syncing: Syncing | None = None,
+    syncing: BackgroundSync | None = None,
     *,
     log_requests: bool = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Self
 
 from centerhash.core.errors import CenterhashError
 from centerhash.core.progress import Progress, silent
-from centerhash.photos import Added, Duplicates, PhotoIndex
+from centerhash.photos import Duplicates, PhotoIndex, SyncResult
 
 log = logging.getLogger("centerhash.serve")
 
@@ -22,7 +22,7 @@ class _Stopped(Exception):
     """The server stops: images that are not stored yet are added by the next one."""
 
 
-class Syncing:
+class BackgroundSync:
     """Brings an index up to date with folders in a thread while the block runs; `left` images are still to be added.
 
     `ended` is called when all images are there.
@@ -32,7 +32,7 @@ class Syncing:
         self,
         photos: PhotoIndex,
         folders: Sequence[Path],
-        ended: Callable[[Added], None],
+        ended: Callable[[SyncResult], None],
         progress: Progress = silent,
     ) -> None:
         self._photos, self._folders, self._ended, self._progress = photos, folders, ended, progress

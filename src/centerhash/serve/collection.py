@@ -22,7 +22,7 @@ from centerhash.photos.duplicates import Group
 from centerhash.photos.thumbnails import thumbnail
 from centerhash.serve import schemas
 from centerhash.serve.background import DuplicateSearch
-from centerhash.serve.limits import Lane
+from centerhash.serve.limits import WorkerPool
 from centerhash.serve.settings import Settings
 
 log = logging.getLogger("centerhash.serve")
@@ -48,9 +48,9 @@ class Collection:
         self.duplicate_search = None if self.photos is None else DuplicateSearch(self.photos)
         self._thumbnail = lru_cache(MAX_THUMBNAILS)(partial(self._made, side=SIDE))
         # Decoding and the network are slow, codes quick; a page requests dozens of thumbnails at once.
-        self.images = Lane("images", settings.workers, settings.queue)
-        self.codes = Lane("codes", settings.workers, settings.queue)
-        self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
+        self.images = WorkerPool("images", settings.workers, settings.queue)
+        self.codes = WorkerPool("codes", settings.workers, settings.queue)
+        self.small = WorkerPool("thumbnails", settings.workers, 4 * settings.queue)
         self._folders = lru_cache(1)(self._name_folders)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Collection:
         labels: str | None = None,
         rotations: bool = False,
         **query: Any,
-    ) -> schemas.SearchAnswer:
+    ) -> schemas.SearchResponse:
         """Search by an upload, an id or the text of labels."""
         if image is not None and read_header(image).media_type not in UPLOADED:
             raise ImageError("image bytes of another format: send a JPEG, PNG, WebP or HEIC.")
@@ -89,7 +89,7 @@ class Collection:
             "bits": self.index.bits,
             "size": results.size,
         }
-        return schemas.SearchAnswer.model_validate(answer)
+        return schemas.SearchResponse.model_validate(answer)
 
     def _filters(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return the filters, with the path of the folder in place of its name."""
@@ -102,11 +102,11 @@ class Collection:
             only["under"] = paths.get(only["under"], os.devnull)  # no photo is below that
         return only
 
-    def read(self, text: str) -> schemas.TypedAnswer:
+    def read(self, text: str) -> schemas.TypedResponse:
         """Read what a person typed as labels and unknown words."""
         query = words.read_text(text, [*dict.fromkeys((*self.index.classes, *self.index.labels()))])
         unknown = {word: list(near) for word, near in query.unknown.items()}
-        return schemas.TypedAnswer(labels=query.weights, without=query.without, unknown=unknown)
+        return schemas.TypedResponse(labels=query.weights, without=query.without, unknown=unknown)
 
     def _described(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
         """Return results with the facts of their files, without the folders of this machine."""
@@ -134,18 +134,18 @@ class Collection:
     def _name_folders(self, version: int) -> dict[str, str]:
         return {} if self.photos is None else folder_names(self.photos.count().folders)
 
-    def items(self, offset: int, limit: int, **query: Any) -> schemas.ItemsAnswer:
+    def items(self, offset: int, limit: int, **query: Any) -> schemas.ItemsResponse:
         """Return a page of the items, the newest first."""
         listed, total = self._served.list(offset, limit, **self._filters(query))
         answer = {"items": self._described(filter(is_there, listed)), "total": total, "size": len(self.index)}
-        return schemas.ItemsAnswer.model_validate(answer)
+        return schemas.ItemsResponse.model_validate(answer)
 
-    def item(self, id: str) -> schemas.Item:
+    def item(self, id: str) -> schemas.ItemResponse:
         """Return one item."""
         self._check(id)
-        return schemas.Item.model_validate(self._described([self._served.get(id)])[0])
+        return schemas.ItemResponse.model_validate(self._described([self._served.get(id)])[0])
 
-    def counts(self, **query: Any) -> schemas.CountsAnswer:
+    def counts(self, **query: Any) -> schemas.CountsResponse:
         """Count the items that a further filter by each label or folder would leave."""
         counts = self._served.count(**self._filters(query))
         names, folders = self.folders(), Counter[str]()
@@ -153,9 +153,9 @@ class Collection:
             for parent in (Path(folder), *Path(folder).parents):
                 if str(parent) in names:
                     folders[names[str(parent)]] += count
-        return schemas.CountsAnswer(labels=counts.labels, folders=folders)
+        return schemas.CountsResponse(labels=counts.labels, folders=folders)
 
-    def labels(self) -> schemas.LabelsAnswer:
+    def labels(self) -> schemas.LabelsResponse:
         """Return all labels: those of the model first, then others that items carry."""
         counts, has_centers = self.index.labels(), self.index.facts.hash_centers is not None
         rows = [
@@ -167,19 +167,19 @@ class Collection:
             )
             for label in dict.fromkeys((*self.index.classes, *counts))
         ]
-        return schemas.LabelsAnswer(labels=rows)
+        return schemas.LabelsResponse(labels=rows)
 
-    def duplicates(self) -> schemas.DuplicatesAnswer:
+    def duplicates(self) -> schemas.DuplicatesResponse:
         """Return the groups of duplicates, or the progress of the search for them."""
         if self.duplicate_search is None:
             raise InputError("this index holds codes and no photos: it has no duplicates.")
         result = self.duplicate_search.result()
         if result is None:
             done, total = self.duplicate_search.progress
-            return schemas.DuplicatesAnswer(done=done, total=total)
+            return schemas.DuplicatesResponse(done=done, total=total)
         groups = [{"kind": group.kind, "items": self._duplicate_items(group)} for group in result]
         shown = [group for group in groups if len(group["items"]) > 1]
-        return schemas.DuplicatesAnswer.model_validate({"groups": shown, "images": result.compared})
+        return schemas.DuplicatesResponse.model_validate({"groups": shown, "images": result.compared})
 
     def _duplicate_items(self, group: Group) -> list[dict[str, Any]]:
         """Return the facts of the files of a group, except those that have vanished meanwhile."""

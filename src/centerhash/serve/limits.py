@@ -44,7 +44,7 @@ class Busy(CenterhashError):
     """The queue of a lane is full; the client may come back in a moment."""
 
 
-class Lane:
+class WorkerPool:
     """A few worker threads with a bounded queue; one lane per kind of work, so that quick work never waits for slow.
 
     A request leaves its lane when its work has ended, not when the client stopped waiting for it.
@@ -79,7 +79,7 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
     return JSONResponse({"error": message}, status, headers=dict(headers or {}))
 
 
-class Guard:
+class LimitsMiddleware:
     """ASGI middleware around the application: host names, sizes and number of uploads, security headers."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

@@ -48,7 +48,7 @@ def add_login(app: FastAPI, settings: Settings) -> None:
     """Require the password of the settings for all routes but the login and the health of the server."""
     assert settings.password is not None
     secret = settings.password.get_secret_value().encode()
-    guesses = Guesses(secret)
+    guesses = PasswordCheck(secret)
 
     @app.get("/login", include_in_schema=False)
     async def form() -> Response:
@@ -66,13 +66,13 @@ def add_login(app: FastAPI, settings: Settings) -> None:
         request.session.clear()
         return RedirectResponse("login", 303)
 
-    app.add_middleware(PasswordGate, guesses=guesses)
+    app.add_middleware(PasswordMiddleware, guesses=guesses)
     # Derived from the password, so that all processes of a server share it, and a new password ends all sessions.
     key = hmac.digest(b"centerhash session", secret, "sha256").hex()
     app.add_middleware(SessionMiddleware, secret_key=key, max_age=SESSION_SECONDS, same_site="lax")
 
 
-class Guesses:
+class PasswordCheck:
     """Compares passwords one after the other, so that wrong ones delay all others."""
 
     def __init__(self, secret: bytes) -> None:
@@ -94,10 +94,10 @@ class Guesses:
             self._waiting -= 1
 
 
-class PasswordGate:
+class PasswordMiddleware:
     """ASGI middleware that sends browsers without a session to the login, and answers programs with a 401."""
 
-    def __init__(self, app: ASGIApp, guesses: Guesses) -> None:
+    def __init__(self, app: ASGIApp, guesses: PasswordCheck) -> None:
         self._app, self._guesses = app, guesses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

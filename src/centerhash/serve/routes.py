@@ -58,7 +58,7 @@ class _Page(_Filters):
 
 def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the errors that a route may answer with, besides 503."""
-    return {status: {"model": schemas.Failure} for status in (*statuses, 503)}
+    return {status: {"model": schemas.ErrorResponse} for status in (*statuses, 503)}
 
 
 def add_routes(app: FastAPI, collection: Collection) -> None:
@@ -67,7 +67,7 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
     @app.post("/search", responses=_failures(400, 413, 422))
     async def search_by_upload(
         image: UploadFile, query: Annotated[_SearchUpload, Query()]
-    ) -> schemas.SearchAnswer:
+    ) -> schemas.SearchResponse:
         """Search by an image, sent as the form field `image`.
 
         Example: `curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'`
@@ -76,7 +76,7 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
         return await collection.images.run(partial(collection.search, data, **dict(query)))
 
     @app.get("/search", responses=_failures(400, 404, 422))
-    async def search(query: Annotated[_SearchBy, Query()]) -> schemas.SearchAnswer:
+    async def search(query: Annotated[_SearchBy, Query()]) -> schemas.SearchResponse:
         """Search by the id of an item, or by a mixture of labels; one of the two.
 
         Example: `curl 'http://127.0.0.1:8000/search?labels=dog:0.7,bicycle:0.3&k=5'`
@@ -89,7 +89,7 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
     @app.get("/typed", responses=_failures(400))
     async def typed(
         text: Annotated[str, Query(description="a dog on a couch without people")],
-    ) -> schemas.TypedAnswer:
+    ) -> schemas.TypedResponse:
         """Read a text as labels, labels that must not be there, and unknown words, without searching.
 
         Example: `curl 'http://127.0.0.1:8000/typed?text=dog+without+person'`
@@ -97,7 +97,7 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
         return await collection.codes.run(partial(collection.read, text))
 
     @app.get("/items", responses=_failures(400, 422))
-    async def items(query: Annotated[_Page, Query()]) -> schemas.ItemsAnswer:
+    async def items(query: Annotated[_Page, Query()]) -> schemas.ItemsResponse:
         """The items of the index; images in the order in which they were taken, the last first.
 
         Example: `curl 'http://127.0.0.1:8000/items?limit=5&having=dog'`
@@ -105,7 +105,7 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
         return await collection.codes.run(partial(collection.items, **dict(query)))
 
     @app.get("/counts", responses=_failures(400))
-    async def counts(query: Annotated[_Filters, Query()]) -> schemas.CountsAnswer:
+    async def counts(query: Annotated[_Filters, Query()]) -> schemas.CountsResponse:
         """How many of the items that pass the filters a further filter by each label or folder would leave.
 
         Example: `curl 'http://127.0.0.1:8000/counts?having=dog'`
@@ -113,17 +113,17 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
         return await collection.codes.run(partial(collection.counts, **dict(query)))
 
     @app.get("/items/{id:path}", responses=_failures(404))
-    async def item(id: str) -> schemas.Item:
+    async def item(id: str) -> schemas.ItemResponse:
         """One item."""
         return await collection.codes.run(partial(collection.item, id))
 
     @app.get("/duplicates", responses=_failures(400))
-    async def duplicates() -> schemas.DuplicatesAnswer:
+    async def duplicates() -> schemas.DuplicatesResponse:
         """Groups of images that are the same photo or look alike; the first request starts the search for them."""
         return await collection.codes.run(collection.duplicates)
 
     @app.get("/labels", responses=_failures())
-    async def labels() -> schemas.LabelsAnswer:
+    async def labels() -> schemas.LabelsResponse:
         """All labels, with the number of items that carry each."""
         return await collection.codes.run(collection.labels)
 

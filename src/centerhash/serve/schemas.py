@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 _ID = Field(description="hex digits of its content's hash, or the imported id", examples=["9f86d081884c7d65"])
 
 
-class Weighted(BaseModel):
+class LabelWeight(BaseModel):
     """One label of the query."""
 
     label: str
@@ -16,7 +16,7 @@ class Weighted(BaseModel):
     distance: int = Field(description="Hamming distance between the query's code and the hash center")
 
 
-class Item(BaseModel):
+class ItemResponse(BaseModel):
     """One image of the index."""
 
     id: str = _ID
@@ -36,23 +36,23 @@ class Item(BaseModel):
     )
 
 
-class Result(Item):
+class ResultResponse(ItemResponse):
     """One image that was found."""
 
     distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
     general: int | None = Field(None, description="distance of the general codes; None if one is missing")
 
 
-class SearchAnswer(BaseModel):
+class SearchResponse(BaseModel):
     """The items that fit best, the best first."""
 
-    labels: list[Weighted] = Field(description="of the query; empty if the model has no hash centers")
-    results: list[Result]
+    labels: list[LabelWeight] = Field(description="of the query; empty if the model has no hash centers")
+    results: list[ResultResponse]
     bits: int = Field(description="length of the codes")
     size: int = Field(description="items in the index")
 
 
-class TypedAnswer(BaseModel):
+class TypedResponse(BaseModel):
     """The query that a text describes."""
 
     labels: dict[str, float] = Field(description="to search by, with their weights; 1 without a number")
@@ -62,15 +62,15 @@ class TypedAnswer(BaseModel):
     )
 
 
-class ItemsAnswer(BaseModel):
+class ItemsResponse(BaseModel):
     """Some images of the index, the newest first."""
 
-    items: list[Item]
+    items: list[ItemResponse]
     total: int = Field(description="images that pass the filter")
     size: int = Field(description="items in the index")
 
 
-class DuplicateItem(Item):
+class DuplicateResponse(ItemResponse):
     """One file of a group of duplicates."""
 
     bytes: int | None = Field(None, description="size of the file")
@@ -82,10 +82,10 @@ class DuplicateGroup(BaseModel):
     kind: str = Field(
         description="same: equal bytes; near: the same photo, as its pixels confirm; similar: they look alike"
     )
-    items: list[DuplicateItem] = Field(description="the largest file first")
+    items: list[DuplicateResponse] = Field(description="the largest file first")
 
 
-class DuplicatesAnswer(BaseModel):
+class DuplicatesResponse(BaseModel):
     """Groups of duplicates; while the search for them runs, its progress: request again."""
 
     groups: list[DuplicateGroup] | None = Field(None, description="None while the search runs")
@@ -103,13 +103,13 @@ class LabelCount(BaseModel):
     also: list[str] = Field(description="other words for it, which are understood as well")
 
 
-class LabelsAnswer(BaseModel):
+class LabelsResponse(BaseModel):
     """All labels: those of the model first, in its order, then others that items carry."""
 
     labels: list[LabelCount]
 
 
-class CountsAnswer(BaseModel):
+class CountsResponse(BaseModel):
     """How many images a further filter would leave; labels and folders without any are left out."""
 
     labels: dict[str, int]
@@ -118,7 +118,7 @@ class CountsAnswer(BaseModel):
     )
 
 
-class Health(BaseModel):
+class HealthResponse(BaseModel):
     """That the server is up, and what it serves."""
 
     status: str = Field(description="always 'ok': a server that is not does not answer")
@@ -133,7 +133,7 @@ class Health(BaseModel):
     version: str
 
 
-class Failure(BaseModel):
+class ErrorResponse(BaseModel):
     """Every error looks like this."""
 
     error: str = Field(description="what was wrong and what to do, in one or two sentences")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from centerhash.methods.shallow.bre import (
     BRE,
-    Pairs,
+    TrainingPairs,
     descend,
     draw_pairs,
     is_apart,
@@ -15,14 +15,14 @@ from centerhash.methods.shallow.bre import (
 )
 
 
-def some_pairs(rows: int, count: int, seed: int = 0) -> Pairs:
+def some_pairs(rows: int, count: int, seed: int = 0) -> TrainingPairs:
     generator = np.random.default_rng(seed)
     first, second = np.triu_indices(rows, 1)
     chosen = np.sort(generator.permutation(len(first))[:count])
-    return Pairs(first[chosen], second[chosen], generator.integers(0, 2, size=count).astype(float))
+    return TrainingPairs(first[chosen], second[chosen], generator.integers(0, 2, size=count).astype(float))
 
 
-def naive_error(codes: np.ndarray, pairs: Pairs) -> float:
+def naive_error(codes: np.ndarray, pairs: TrainingPairs) -> float:
     total = 0.0
     for i, j, target in zip(*pairs, strict=True):
         differing = sum(codes[i, k] != codes[j, k] for k in range(codes.shape[1]))
@@ -57,7 +57,7 @@ def test_descend() -> None:
     np.testing.assert_array_equal(weights != 0, start != 0)  # each bit keeps its own points
 
 
-def brute_force(values: np.ndarray, column: np.ndarray, costs: np.ndarray, pairs: Pairs) -> float:
+def brute_force(values: np.ndarray, column: np.ndarray, costs: np.ndarray, pairs: TrainingPairs) -> float:
     """The lowest cost over a step in every interval between thresholds, each tried out."""
     ends = np.sort(-values[column != 0] / column[column != 0])
     steps = [ends[0] - 1, *((ends[1:] + ends[:-1]) / 2), ends[-1] + 1]

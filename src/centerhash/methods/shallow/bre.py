@@ -18,7 +18,7 @@ _ROUNDING = 1e-12  # a gain below this share of all costs
 _NARROW = 1e-9  # relative width of an interval between thresholds that is too narrow to aim at
 
 
-class Pairs(NamedTuple):
+class TrainingPairs(NamedTuple):
     """Pairs of training rows, (P,) and (P,), and the distances (P,) that they should have."""
 
     first: Indices
@@ -41,7 +41,7 @@ def feature_distances(prepared: Floats) -> Floats:
 
 def draw_pairs(
     distances: Floats, near: NDArray[np.bool_], count: int, generator: np.random.Generator
-) -> Pairs:
+) -> TrainingPairs:
     """Draw per row up to `count` partners of those that are near (l, l), and as many others; each pair once.
 
     A row to which no other is near has partners of one kind, as when all are near: the original code's pairs.
@@ -52,17 +52,17 @@ def draw_pairs(
         for side in (near[row, others], ~near[row, others]):
             drawn[row, generator.permutation(others[side])[:count]] = True
     first, second = np.nonzero(np.triu(drawn | drawn.T))
-    return Pairs(first, second, distances[first, second])
+    return TrainingPairs(first, second, distances[first, second])
 
 
-def is_apart(values: Floats, pairs: Pairs) -> NDArray[np.bool_]:
+def is_apart(values: Floats, pairs: TrainingPairs) -> NDArray[np.bool_]:
     """Whether the two rows of each pair (P,) have different signs of values (l,)."""
     signs = values >= 0
     apart: NDArray[np.bool_] = signs[pairs.first] != signs[pairs.second]
     return apart
 
 
-def line_search(values: Floats, column: Floats, costs: Floats, pairs: Pairs) -> float:
+def line_search(values: Floats, column: Floats, costs: Floats, pairs: TrainingPairs) -> float:
     """Step t that minimizes, over all t, the costs of the pairs apart under the signs of values + t column.
 
     values and column are (l,), costs (P,). The sign of a row flips at t = -value / column. As t passes these in
@@ -99,7 +99,7 @@ def line_search(values: Floats, column: Floats, costs: Floats, pairs: Pairs) -> 
 def descend(
     columns: Floats,
     weights: Floats,
-    pairs: Pairs,
+    pairs: TrainingPairs,
     passes: int,
     generator: np.random.Generator,
     progress: Progress = silent,
