@@ -46,7 +46,7 @@ def test_atomic(tmp_path: Path) -> None:
         assert not target.exists()
     with target.open("rb") as reader:
         files.write_text(target, "new")
-        assert reader.read() == b"old"  # A reader keeps what it has opened.
+        assert reader.read() == b"old", "a reader keeps the file that it opened"
     assert target.read_bytes() == b"new"
     assert leftovers(target.parent) == []
 
@@ -84,7 +84,7 @@ def test_real_write_error(tmp_path: Path, write: Callable[[Path], None]) -> None
 
 
 def test_atomic_folder(tmp_path: Path) -> None:
-    target = tmp_path / "a" / "made"
+    target = tmp_path / "a" / "folder"
 
     def half() -> None:
         with files.atomic_folder(target) as draft:
@@ -97,7 +97,7 @@ def test_atomic_folder(tmp_path: Path) -> None:
     with files.atomic_folder(target) as draft:
         (draft / "one").write_text("1")
         assert not target.exists()
-    assert [path.name for path in target.parent.iterdir()] == ["made"]
+    assert [path.name for path in target.parent.iterdir()] == ["folder"]
     full = files.atomic_folder(target)
     with pytest.raises(OutputError), full as draft:
         (draft / "two").write_text("2")
@@ -105,7 +105,7 @@ def test_atomic_folder(tmp_path: Path) -> None:
     assert leftovers(target.parent) == []
 
 
-def test_links_are_refused(tmp_path: Path) -> None:
+def test_refuse_links(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("x")
     (tmp_path / "link").symlink_to("plain")
     files.refuse_links(tmp_path, ["plain", "missing"])

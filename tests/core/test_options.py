@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.options import Options, joined, read_options
+from centerhash.core.options import Options, merge_options, read_options
 
 
 class Sample(Options):
@@ -27,11 +27,11 @@ def problem(values: dict[str, Any], kind: type[Options] = Sample) -> str:
     return str(caught.value)
 
 
-def test_strings_are_converted() -> None:
+def test_read_options_of_strings() -> None:
     assert read_options(Sample, {}, "the sample") == Sample()
-    given = {"rate": "0.25", "lambda": "2", "steps": "7", "form": "per_center", "scaled": "no"}
-    found = read_options(Sample, given, "the sample").model_dump(by_alias=True)
-    assert found == {"rate": 0.25, "lambda": 2.0, "steps": 7, "form": "per_center", "scaled": False}
+    texts = {"rate": "0.25", "lambda": "2", "steps": "7", "form": "per_center", "scaled": "no"}
+    values = read_options(Sample, texts, "the sample").model_dump(by_alias=True)
+    assert values == {"rate": 0.25, "lambda": 2.0, "steps": 7, "form": "per_center", "scaled": False}
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_nested_option(values: dict[str, Any], words: str) -> None:
     assert words.format("Nested") in str(caught.value)
 
 
-def test_joined() -> None:
+def test_merge_options() -> None:
     first = {"epochs": 3, "head": {"hidden": [8], "rotate": True}, "options": {"gamma": 1}}
     last = {"epochs": 4, "head": {"hidden": [16]}}
-    assert joined(first, {}, last) == {
+    assert merge_options(first, {}, last) == {
         "epochs": 4,
         "head": {"hidden": [16], "rotate": True},
         "options": {"gamma": 1},

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
-from centerhash.core.files import shown_text
+from centerhash.core.files import utf8_text
 from centerhash.data.layouts.arrays import read_arrays, read_labels, row_names
 from centerhash.data.layouts.contents import Contents, no_labels
 from centerhash.data.layouts.detection import read_layout
@@ -70,7 +70,7 @@ class Dataset:
         if self.areas is not None and self.areas.shape != self.labels.shape:
             raise DataError(f"areas has shape {self.areas.shape}, labels {self.labels.shape}.")
         for name in (*self.classes, *self.names):
-            if shown_text(name) != name:
+            if utf8_text(name) != name:
                 raise DataError(f"the name {name!a} is not UTF-8 text: rename its file or folder.")
         object.__setattr__(self, "labels", _read_only(self.labels))
         object.__setattr__(self, "areas", None if self.areas is None else _read_only(self.areas))

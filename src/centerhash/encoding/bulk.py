@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
-from centerhash.core.files import make_folder, shown_text, write_json, write_text
+from centerhash.core.files import make_folder, utf8_text, write_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.data import list_images, open_dataset
 from centerhash.data.layouts.contents import load_array, open_array
@@ -65,7 +65,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         for text in (*self.ids, *map(str, self.images or ())):
-            if shown_text(text) != text:
+            if utf8_text(text) != text:
                 raise DataError(
                     f"the name {text!a} is not UTF-8 and cannot be stored: rename the file, or the folder."
                 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
-from centerhash.core.options import joined, read_options
+from centerhash.core.options import merge_options, read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.evaluation import Evaluation, evaluate
@@ -104,7 +104,7 @@ def plan_tasks(
     for seed, length, method in itertools.product(range(seeds), bits, methods):
         point = points[method](length) if points and method in points else {}
         tuned = training_options(get_method(method), point)
-        options = joined(tuned, training or {}, (settings or {}).get(method, {}))
+        options = merge_options(tuned, training or {}, (settings or {}).get(method, {}))
         tasks.append(make_task({**options, "method": method, "bits": length, "seed": seed}))
     return tasks
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from centerhash.core.errors import DataError, nearest
+from centerhash.core.errors import DataError, nearest_names
 from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.arrays import read_feature_folder
 from centerhash.data.layouts.class_folders import (
@@ -98,8 +98,8 @@ def is_described(path: Path) -> bool:
 
 def _misspelled(entries: Sequence[str]) -> str:
     """Point to a file whose name is nearly that of a description, or return nothing."""
-    others = [entry for entry in entries if not is_picture_name(entry)]
+    candidates = [entry for entry in entries if not is_picture_name(entry)]
     for name in ("labels.csv", "features.npy", *METADATA):
-        if match := nearest(name, others, cutoff=0.8):
+        for match in nearest_names(name, candidates, 1, 0.8):
             return f" (rename '{match}' to '{name}'?)"
     return ""
