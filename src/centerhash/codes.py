@@ -26,9 +26,7 @@ def binarize(values: NDArray[Any]) -> Codes:
     """Convert real values (N, K) to codes (N, K): x >= 0 becomes +1, everything else -1; NaN is rejected."""
     values = np.asarray(values)
     if np.isnan(values).any():
-        raise InputError(
-            "cannot binarize NaN: check the features or the training run that computed these values."
-        )
+        raise InputError("cannot binarize NaN: check the features or the training run behind these values.")
     return np.where(values >= 0, np.int8(1), np.int8(-1))
 
 

@@ -33,7 +33,7 @@ def test_open_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.image_paths is not None
     assert data.image_paths[29] == tmp_path / "029.jpg"
     assert data.names[0] == "000.jpg"
-    assert data.splits.made == "drawn with seed 5"
+    assert data.splits.source == "drawn with seed 5"
     assert (data.splits.query.size, data.splits.database.size) == (3, 27)
     assert np.array_equal(data.splits.query, open_dataset(tmp_path, seed=5).splits.query)
     monkeypatch.chdir(tmp_path)
@@ -49,7 +49,7 @@ def test_warnings(tmp_path: Path) -> None:
     words = ("'width'", "leak", "retrieve itself", "1 of 3 rows", "2 of 3 rows")
     assert len(data.warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, data.warnings, strict=True))
-    assert data.splits.made == "column"
+    assert data.splits.source == "column"
 
 
 @pytest.mark.parametrize("path", ["000.jpg", "notes", "gone", "photos.parquet"])
@@ -86,7 +86,7 @@ def test_from_arrays(features: Any, labels: Any) -> None:
     np.testing.assert_array_equal(data.features, FEATURES)
     np.testing.assert_array_equal(data.labels, TRUTH)
     assert (data.classes, data.names[3]) == (("0", "1"), "3")
-    assert data.splits.made == "drawn with seed 4"
+    assert data.splits.source == "drawn with seed 4"
     np.testing.assert_array_equal(data.splits.query, make_splits(20, seed=4).query)
 
 

@@ -96,7 +96,9 @@ def test_later_call(server: FileServer, tmp_path: Path, have: int) -> None:
     assert ranges(server) == ([f"bytes={CUT}-"] if have == CUT else [])
 
 
-@pytest.mark.parametrize(("statuses", "requests"), [([404], 1), ([403], 1), ([503] * 9, len(fetch.PAUSES))])
+@pytest.mark.parametrize(
+    ("statuses", "requests"), [([404], 1), ([403], 1), ([503] * 9, len(fetch.PAUSE_SECONDS))]
+)
 def test_refusals(server: FileServer, tmp_path: Path, statuses: list[int], requests: int) -> None:
     server.errors["/a.bin"] = list(statuses)
     with pytest.raises(DataError, match=str(statuses[0])):

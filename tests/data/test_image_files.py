@@ -16,7 +16,7 @@ from centerhash.data.images import (
     load_pixels,
     squash_and_crop,
 )
-from centerhash.data.listing import OTHERS, find_images, list_images, skipped_text
+from centerhash.data.listing import NO_SUFFIX, find_images, list_images, skipped_text
 from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view
@@ -124,7 +124,7 @@ def test_skipped_files(tree: Path) -> None:
     files = find_images([tree, tree / "b.jpg"])
     assert files.names == [str(tree / name) for name in ("a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
     assert list(map(Path, files.names)) == list_images([tree])
-    assert files.skipped == {".mov": 1, ".txt": 1, OTHERS: 1}
+    assert files.skipped == {".mov": 1, ".txt": 1, NO_SUFFIX: 1}
     assert skipped_text(files.skipped) == ".mov 1, .txt 1, files without a suffix 1"
 
 

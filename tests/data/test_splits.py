@@ -39,9 +39,9 @@ def test_wrong_rows(bad: Any, text: str) -> None:
 
 
 def test_without() -> None:
-    splits = Splits(rows(5, 1, 3), rows(0, 2), rows(5, 4, 3, 1), made="files")
+    splits = Splits(rows(5, 1, 3), rows(0, 2), rows(5, 4, 3, 1), source="files")
     left = splits.without([1, 2, 9])
-    assert (left.train.tolist(), left.query.tolist(), left.made) == ([5, 3], [0], "files")
+    assert (left.train.tolist(), left.query.tolist(), left.source) == ([5, 3], [0], "files")
     with pytest.raises(DataError, match="'query'"):
         splits.without([0, 2])
     with pytest.raises(ValueError):
@@ -78,14 +78,14 @@ def test_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_splits", "query", "train", "made"),
+    ("given_splits", "query", "train", "source"),
     [
         ({"query": [5, 0]}, 2, range(1, 5), "; database is all but the queries; train drawn with seed 3"),
         ({"train": range(4)}, 1, range(4), "; database is all but the queries; query drawn with seed 3"),
         ({"database": range(5)}, 1, range(5), "; query and train drawn with seed 3"),
     ],
 )
-def test_one_given_split(given_splits: Any, query: int, train: range, made: str) -> None:
+def test_one_given_split(given_splits: Any, query: int, train: range, source: str) -> None:
     splits = make_splits(
         6, {name: rows(*found) for name, found in given_splits.items()}, seed=3, source="files"
     )
@@ -93,7 +93,7 @@ def test_one_given_split(given_splits: Any, query: int, train: range, made: str)
     assert not np.isin(splits.query, [*splits.train, *splits.database]).any()
     assert np.array_equal(splits.database, np.setdiff1d(np.arange(6), splits.query))
     assert splits.train.tolist() == list(train)
-    assert splits.made == f"files{made}"
+    assert splits.source == f"files{source}"
 
 
 @settings(max_examples=150, deadline=None)

@@ -68,23 +68,20 @@ def in_threads(work: Callable[[int], object], parts: int) -> None:
             future.result()
 
 
-ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT")
+T = TypeVar("T")
+R = TypeVar("R")
 _IMAGES_AT_ONCE = 64
 
 
 def batches_ahead(
-    work: Callable[[ItemT], ResultT],
-    batches: Iterable[Sequence[ItemT]],
-    depth: int = 2,
-    most_threads: int = 8,
-) -> Generator[list[Future[ResultT]], None, None]:
+    work: Callable[[T], R], batches: Iterable[Sequence[T]], depth: int = 2, most_threads: int = 8
+) -> Generator[list[Future[R]], None, None]:
     """Yield the futures of `work` on every item, batch by batch; `depth` batches are computed while one is in use.
 
     Memory holds the results of depth + 1 batches, however many there are.
     """
     with ThreadPoolExecutor(max_workers=min(most_threads, (os.cpu_count() or 1) + 1)) as pool:
-        waiting: deque[list[Future[ResultT]]] = deque()
+        waiting: deque[list[Future[R]]] = deque()
         try:
             for batch in batches:
                 waiting.append([pool.submit(work, item) for item in batch])
@@ -99,10 +96,10 @@ def batches_ahead(
 
 
 def read_all(
-    read: Callable[[ItemT], ResultT], images: Mapping[int, ItemT], stage: str, progress: Progress
-) -> tuple[dict[int, ResultT], dict[int, ImageError]]:
+    read: Callable[[T], R], images: Mapping[int, T], stage: str, progress: Progress
+) -> tuple[dict[int, R], dict[int, ImageError]]:
     """Read images in threads; return the results by row, and the errors of those that cannot be read."""
-    results: dict[int, ResultT] = {}
+    results: dict[int, R] = {}
     broken: dict[int, ImageError] = {}
     rows = list(images)
     batches = [rows[at : at + _IMAGES_AT_ONCE] for at in range(0, len(rows), _IMAGES_AT_ONCE)]

@@ -26,7 +26,7 @@ from centerhash.core.errors import ConfigError, DataError, first_reasons, unknow
 from centerhash.core.files import make_folder, utf8_text, write_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.data import list_images, open_dataset
-from centerhash.data.layouts.contents import load_array, open_array
+from centerhash.data.layouts.common import load_array, open_array
 from centerhash.data.layouts.detection import is_described
 from centerhash.encoding.code_files import CodeFile, write_codes
 from centerhash.encoding.shards import (

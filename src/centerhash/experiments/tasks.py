@@ -141,7 +141,7 @@ class EvaluationSetup:
             "data": self.dataset.name,
             **({"backbone": names} if self.dataset.kind == "images" else {}),
             "fingerprint": fingerprint(self.dataset),
-            "split": splits.made,
+            "split": splits.source,
             "images": {name: len(getattr(splits, name)) for name in ("train", "query", "database")},
             "evaluation": {"k": self.k, "exclude_self": self.exclude_self},
         }
@@ -260,7 +260,8 @@ def used_images(dataset: Dataset) -> Dataset:
         dataset,
         labels=dataset.labels[rows],
         splits=Splits(
-            **{name: np.searchsorted(rows, split) for name, split in splits.items()}, made=dataset.splits.made
+            **{name: np.searchsorted(rows, split) for name, split in splits.items()},
+            source=dataset.splits.source,
         ),
         image_paths=tuple((dataset.image_paths or ())[row] for row in images),
         names=tuple(dataset.names[row] for row in images),

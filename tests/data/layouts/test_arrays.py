@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.data.layouts.arrays import read_feature_folder
+from centerhash.data.layouts.arrays import read_features
 from tests.toys import refusal
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.uint8)
@@ -26,7 +26,7 @@ def fill(
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_features_stay_on_disk(tmp_path: Path, dtype: type) -> None:
-    contents = read_feature_folder(fill(tmp_path, FEATURES.astype(dtype)))
+    contents = read_features(fill(tmp_path, FEATURES.astype(dtype)))
     assert isinstance(contents.features, np.memmap)
     assert contents.features.dtype == dtype
     assert not contents.features.flags.writeable
@@ -57,7 +57,7 @@ def test_features_stay_on_disk(tmp_path: Path, dtype: type) -> None:
     ],
 )
 def test_bad_arrays(tmp_path: Path, content: dict[str, Any], fault: str) -> None:
-    text = refusal(read_feature_folder, fill(tmp_path, **content))
+    text = refusal(read_features, fill(tmp_path, **content))
     assert fault in text
     assert str(tmp_path) in text
 
@@ -67,4 +67,4 @@ def test_bad_arrays(tmp_path: Path, content: dict[str, Any], fault: str) -> None
 def test_truncated_files(tmp_path: Path, name: str, length: int) -> None:
     path = fill(tmp_path) / name
     path.write_bytes(path.read_bytes()[:length])
-    assert f"{name}'" in refusal(read_feature_folder, tmp_path)
+    assert f"{name}'" in refusal(read_features, tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts.common import Contents
 from centerhash.data.layouts.tabular import read_image_folder, read_imagefolder
 from tests.toys import refusal
 

@@ -85,19 +85,19 @@ def test_rule_of_the_paper() -> None:
     for name in ("train", "query", "database"):
         assert np.array_equal(getattr(splits, name), getattr(expected, name))
     assert (splits.train.size, splits.query.size, splits.database.size) == (10_000, 5_000, 55_000)
-    assert splits.made == "the paper, Sec. 4.1, drawn with seed 3"
+    assert splits.source == "the paper, Sec. 4.1, drawn with seed 3"
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_splits_per_class(joined: bool) -> None:
+@pytest.mark.parametrize("train_in_database", [False, True])
+def test_splits_per_class(train_in_database: bool) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(60) % 3]
-    rule = RandomSplit(5, 2, "test", per_class=True, joined=joined)
+    rule = RandomSplit(5, 2, "test", per_class=True, train_in_database=train_in_database)
     splits, again, other, fewer = (
         draw_splits(labels[:size], rule, seed, 60) for size, seed in ((60, 3), (60, 3), (60, 4), (30, 3))
     )
-    assert splits.made == "test, drawn with seed 3"
+    assert splits.source == "test, drawn with seed 3"
     found = {name: labels[rows].sum(axis=0).tolist() for name, rows in splits.items()}
-    assert found == {"train": [5] * 3, "query": [2] * 3, "database": [18 if joined else 13] * 3}
+    assert found == {"train": [5] * 3, "query": [2] * 3, "database": [18 if train_in_database else 13] * 3}
     assert set(np.concatenate([rows for _, rows in splits.items()])) == set(range(60))
     assert np.array_equal(again.train, splits.train)
     assert not np.array_equal(other.train, splits.train)

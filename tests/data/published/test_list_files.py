@@ -60,7 +60,7 @@ def test_ends_of_paths(tmp_path: Path) -> None:
     }
     assert dataset.image_paths is not None
     assert all(path.is_file() for path in dataset.image_paths)
-    assert dataset.splits.made == f"lists in '{tmp_path / 'lists'}'"
+    assert dataset.splits.source == f"lists in '{tmp_path / 'lists'}'"
 
 
 @pytest.mark.parametrize(
