@@ -38,7 +38,7 @@ def test_read_options_of_strings() -> None:
     ("wrong", "right"),
     [("lamda", "lambda"), ("step", "steps"), ("froms", "form"), ("Rate", "rate"), ("zzz", None)],
 )
-def test_unknown_key(wrong: str, right: str | None) -> None:
+def test_read_options_unknown(wrong: str, right: str | None) -> None:
     text = problem({wrong: 1})
     assert f"unknown option '{wrong}' of the sample." in text
     assert ("Did you mean" in text) == (right is not None)
@@ -57,7 +57,7 @@ def test_unknown_key(wrong: str, right: str | None) -> None:
         ("rate", "nan", ""),
     ],
 )
-def test_impossible_value(key: str, value: Any, reason: str) -> None:
+def test_read_options_impossible(key: str, value: Any, reason: str) -> None:
     text = problem({key: value})
     assert f"option '{key}' of the sample cannot be {value!r}: " in text
     assert reason in text
@@ -71,7 +71,7 @@ def test_impossible_value(key: str, value: Any, reason: str) -> None:
         ({"inner": 3}, "option 'inner' of {} cannot be 3"),
     ],
 )
-def test_nested_option(values: dict[str, Any], words: str) -> None:
+def test_read_options_nested(values: dict[str, Any], words: str) -> None:
     assert words.format("the sample") in problem(values, Nested)
     with pytest.raises(ConfigError) as caught:  # of the constructor
         Nested(**values)

@@ -40,7 +40,7 @@ def test_open_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_dataset(".").name == tmp_path.name
 
 
-def test_warnings(tmp_path: Path) -> None:
+def test_open_dataset_warnings(tmp_path: Path) -> None:
     root = image_folder(tmp_path, 4)
     (root / "labels.csv").write_text(
         "file_name,labels,width,split\n000.jpg,dog,1,train|query\n001.jpg,,1,database|query\n002.jpg,,1,\n"
@@ -53,7 +53,7 @@ def test_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["000.jpg", "notes", "gone", "photos.parquet"])
-def test_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_open_dataset_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "000.jpg").touch()
     (tmp_path / "photos.parquet").touch()
@@ -91,7 +91,7 @@ def test_from_arrays(features: Any, labels: Any) -> None:
 
 
 @pytest.mark.parametrize("labels", [NAMED, list(map(set, NAMED)), np.array(NAMED, dtype=object)])
-def test_named_labels(labels: Any) -> None:
+def test_from_arrays_names(labels: Any) -> None:
     data = Dataset.from_arrays(FEATURES, labels)
     assert data.classes == ("cat", "dog")
     assert data.labels[:2].astype(int).tolist() == [[0, 1], [1, 1]]
@@ -125,7 +125,7 @@ def test_from_images(tmp_path: Path) -> None:
         ({"seed": -1}, "the seed"),
     ],
 )
-def test_wrong_arrays(change: dict[str, Any], text: str) -> None:
+def test_from_arrays_error(change: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         Dataset.from_arrays(**{"features": FEATURES, "labels": TRUTH, **change})
 
@@ -146,7 +146,7 @@ def test_wrong_arrays(change: dict[str, Any], text: str) -> None:
         ({"areas": np.zeros((3, 1), np.float32)}, "areas has shape (3, 1)"),
     ],
 )
-def test_fields(change: dict[str, Any], text: str) -> None:
+def test_dataset_fields(change: dict[str, Any], text: str) -> None:
     fields = {"labels": LABELS, "classes": ("a", "b"), "features": np.zeros((3, 4)), **change}
     with pytest.raises(DataError, match=re.escape(text)):
         Dataset(name="d", root=Path(), splits=SPLITS, **fields)

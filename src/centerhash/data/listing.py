@@ -29,7 +29,7 @@ class ImageFiles(NamedTuple):
 def list_images(paths: Sequence[str | Path]) -> list[Path]:
     """Find images by files, folders with all below them, and patterns such as `photos/*.jpg`.
 
-    Of folders and patterns, files with a picture's suffix are returned, sorted, without hidden ones, each once.
+    Folders and patterns yield files with a picture's suffix, sorted and not hidden. Each file is returned once.
     """
     return list(map(Path, find_images(paths).names))
 

@@ -38,9 +38,9 @@ SPLIT_FOLDERS = "train, test (or query, val), database (or gallery)"
 class Splits:
     """The row numbers of the three splits, read-only int64, and their source.
 
-        splits = Splits(train=[1, 2, 3], query=[0], database=[1, 2, 3, 4])
+        splits = Splits(train, query, database).without(broken_rows)
         data = data.with_splits(splits)
-        data = data.with_splits(data.splits.without([3]))
+        sizes = {name: len(rows) for name, rows in data.splits.items()}
 
     `train` is usually part of `database`.
     """

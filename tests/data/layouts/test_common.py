@@ -22,7 +22,7 @@ def test_read_splits(tmp_path: Path) -> None:
     assert {name: rows.tolist() for name, rows in splits.items()} == {"train": [2, 0], "query": [1]}
 
 
-def test_splits_named_twice(tmp_path: Path) -> None:
+def test_read_splits_twice(tmp_path: Path) -> None:
     (tmp_path / "query.txt").write_text("images/a.jpg\n")
     assert "folders" in refusal(read_splits, tmp_path, NAMES, {"train": np.array([1])}, "folders")
     np.save(tmp_path / "query.npy", np.array([0]))
@@ -30,12 +30,12 @@ def test_splits_named_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "images/a.jpg\nx.png\n", "images/a.jpg\n./images/a.jpg\n"])
-def test_bad_name_lists(tmp_path: Path, text: str) -> None:
+def test_read_splits_bad_names(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.txt").write_text(text)
     assert "train.txt'" in refusal(read_splits, tmp_path, NAMES)
 
 
 @pytest.mark.parametrize("values", [[0.5], [4], [2, 2], np.array([], dtype=int), [True] * 4, ["a"]])
-def test_bad_row_numbers(tmp_path: Path, values: object) -> None:
+def test_read_splits_bad_rows(tmp_path: Path, values: object) -> None:
     np.save(tmp_path / "train.npy", np.array(values))
     assert "train.npy'" in refusal(read_splits, tmp_path, NAMES)

@@ -25,7 +25,7 @@ Entry: TypeAlias = Mapping[str, Any]
 
 PREFIX = "instances_"
 # Annotation tools export this file into the folder of the images.
-EXPORTED = "_annotations.coco.json"
+_EXPORT = "_annotations.coco.json"
 _KEYS = ("images", "annotations", "categories")
 
 
@@ -33,7 +33,7 @@ def find_instances(root: Path) -> list[Path]:
     """Return the annotation files of a folder: in `annotations/`, else next to the pictures, also in split folders."""
     official = sorted((root / "annotations").glob(f"{PREFIX}*.json"))
     folders = [root, *(entry for entry in common.subfolders(root) if folder_split(entry.name))]
-    exported = [folder / EXPORTED for folder in folders if (folder / EXPORTED).is_file()]
+    exported = [folder / _EXPORT for folder in folders if (folder / _EXPORT).is_file()]
     if official or exported:
         return [*official, *exported]
     files = []
@@ -66,9 +66,9 @@ def read_coco_folder(root: Path, files: Sequence[Path] = ()) -> Contents:
         labels[block] = part.labels
         areas[block] = 0 if part.areas is None else part.areas
         start += len(part.names)
-    # Names are such as `instances_train2017.json` or `train/_annotations.coco.json`.
-    by_file = [folder_split(file.parent.name) or file_split(file.stem.removeprefix(PREFIX)) for file in files]
-    words = [word for word, part in zip(by_file, parts, strict=True) for _ in part.names]
+    # For example, a file is `instances_train2017.json` or `train/_annotations.coco.json`.
+    kinds = [folder_split(file.parent.name) or file_split(file.stem.removeprefix(PREFIX)) for file in files]
+    words = [kind for kind, part in zip(kinds, parts, strict=True) for _ in part.names]
     splits, source = common.read_splits(root, names, splits_from_words(words), "file names")
     return Contents(
         names,
@@ -87,7 +87,7 @@ def _images_of(root: Path, file: Path) -> Path:
     part, images = file.stem.removeprefix(PREFIX), file.parent / "images"
     folders = [root / part, root / "images" / part, root / "images", root]
     if file.parent != root / "annotations":
-        folders = [file.parent] if file.name == EXPORTED else [images, file.parent]
+        folders = [file.parent] if file.name == _EXPORT else [images, file.parent]
     return next(folder for folder in folders if folder.is_dir())
 
 

@@ -93,9 +93,8 @@ def _check_names(rows: Sequence[TableRow]) -> tuple[str, ...]:
 def _column_warnings(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
     """Return a warning about columns that are ignored, or none."""
     names = first_few([column or "(no name)" for column in columns])
-    return (
-        (f"'{path}': ignored the columns {names}; known are {', '.join(_KNOWN_COLUMNS)}.",) if columns else ()
-    )
+    warning = f"'{path}': ignored the columns {names}; known are {', '.join(_KNOWN_COLUMNS)}."
+    return (warning,) if columns else ()
 
 
 def _read_areas(
@@ -151,7 +150,7 @@ def find_metadata(root: Path) -> list[Path]:
 def read_imagefolder(root: Path) -> Contents:
     """Read file names and labels of all metadata files, and check that every image exists.
 
-    Labels are names, numbers of the lines of `classes.txt`, lists of them, or `objects` with a category each.
+    Labels are names, numbers of the classes in `classes.txt`, lists of them, or `objects` with a category each.
     """
     rows: list[TableRow] = []
     paths: list[Path] = []
