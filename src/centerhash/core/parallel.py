@@ -128,4 +128,6 @@ def use_passive_omp_wait() -> None:
 
 def one_numpy_thread() -> AbstractContextManager[Any]:
     """Limit numpy to one thread for the block: its threads spin, which is many times slower next to other programs."""
-    return cast(AbstractContextManager[Any], require("threadpoolctl").threadpool_limits(1, "blas"))
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    return cast(AbstractContextManager[Any], threadpool_limits(1, "blas"))
