@@ -26,7 +26,7 @@ from centerhash.core.errors import DataError, InputError
 from centerhash.core.files import atomic_folder, make_folder, parse_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.data.layouts.coco_json import read_coco
-from centerhash.data.layouts.contents import Contents, first_few
+from centerhash.data.layouts.common import Contents, first_few
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import centerhash as ch
 from centerhash.codes import Codes
 from centerhash.core.files import make_folder, write_json, write_text
-from centerhash.core.options import joined
+from centerhash.core.options import merge_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, load_image
 from centerhash.experiments.plots import line_style, new_figure
@@ -87,7 +87,9 @@ def run_demo(
         for method in LEARNED:
             progress("trainings", trained, len(BITS) * len(LEARNED), f"{METHODS[method].title}, {bits} bits")
             short = {} if epochs is None else {"epochs": epochs}
-            setting = joined(training_options(get_method(method), points[method](bits)), ROTATED, short)
+            setting = merge_options(
+                training_options(get_method(method), points[method](bits)), ROTATED, short
+            )
             task = make_task({**setting, "method": method, "bits": bits, "seed": seed})
             model = ch.train(data, config=task.config, progress=False)
             models.setdefault(method, model)  # the first has the longest codes

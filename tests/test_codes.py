@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centerhash.codes import as_codes, binarize, check_bits, check_codes, hamming, pack, to_words, unpack
+from centerhash.codes import as_codes, binarize, check_codes, hamming, pack, to_words, unpack
 from centerhash.core.errors import InputError
 from tests.reference.hamming import hamming_naive
 
@@ -127,6 +127,6 @@ def test_codes_of_0_and_1(kind: type) -> None:
 
 
 @pytest.mark.parametrize("bits", [3.5, 8.0, "8", True, 0, -8, None])
-def test_check_bits(bits: Any) -> None:
+def test_unpack_bits(bits: Any) -> None:
     with pytest.raises(InputError, match="bits"):
-        check_bits(bits)
+        unpack(np.zeros((1, 1), np.uint8), bits)

@@ -67,7 +67,7 @@ def train(
     rest = np.setdiff1d(np.arange(len(data)), data.splits.query)
     photos = dataclasses.replace(
         data,
-        splits=Splits(rest, data.splits.query, rest, made="all photos but the queries"),
+        splits=Splits(rest, data.splits.query, rest, source="all photos but the queries"),
         features=None,
         image_paths=tuple(images / f"{number:012d}.jpg" for number in ids),
     )

@@ -23,15 +23,15 @@ Packed: TypeAlias = NDArray[np.uint8]
 
 
 def binarize(values: NDArray[Any]) -> Codes:
-    """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1; NaN is rejected."""
+    """Convert real values (N, K) to codes (N, K): x >= 0 becomes +1, everything else -1; NaN is rejected."""
     values = np.asarray(values)
     if np.isnan(values).any():
-        raise InputError("cannot binarize NaN: check the features or the training that made these values.")
+        raise InputError("cannot binarize NaN: check the features or the training run behind these values.")
     return np.where(values >= 0, np.int8(1), np.int8(-1))
 
 
 def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
-    """Check that `codes` is (N, K) with only -1 and +1, and return it as int8 (a view where it can be)."""
+    """Check that `codes` is (N, K) with only -1 and +1, and return it as int8 (a view if possible)."""
     codes = np.asarray(codes)
     if codes.ndim != 2 or not ((codes == 1) | (codes == -1)).all():
         raise InputError(
@@ -49,11 +49,6 @@ def as_codes(values: NDArray[Any], name: str = "codes") -> Codes:
     return check_codes(values, name)
 
 
-def check_bits(bits: int) -> int:
-    """Check that `bits` can be the length K of codes."""
-    return whole_number(bits, "bits", 1)
-
-
 def first_bits(packed: Packed, bits: int) -> Packed:
     """Return the first `bits` bits of longer packed codes (N, W): (N, ceil(bits/8))."""
     first = packed[:, : packed_width(bits)].copy()
@@ -63,13 +58,13 @@ def first_bits(packed: Packed, bits: int) -> Packed:
 
 
 def packed_width(bits: int) -> int:
-    """Bytes of a packed code of K bits: ceil(K/8)."""
+    """Return the bytes of a packed code of K bits: ceil(K/8)."""
     return (bits + 7) // 8
 
 
 def check_packed(packed: NDArray[Any], bits: int, name: str = "packed codes") -> Packed:
-    """Check that `packed` is what `pack` makes of codes of `bits` bits: uint8 (N, ceil(K/8)), no bit set past K."""
-    packed, width = np.asarray(packed), packed_width(check_bits(bits))
+    """Check that `packed` holds codes of K `bits`, uint8 (N, ceil(K/8)) with no bit set past K, and return it."""
+    packed, width = np.asarray(packed), packed_width(whole_number(bits, "bits", 1))
     if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
         raise InputError(
             f"{name} of {bits} bits must be uint8 of shape (N, {width}), got {packed.dtype} of shape "
@@ -87,16 +82,16 @@ def pack(codes: NDArray[Any]) -> Packed:
     return np.packbits(check_codes(codes) > 0, axis=1)
 
 
-def unpack(packed: NDArray[np.uint8], bits: int) -> Codes:
+def unpack(packed: Packed, bits: int) -> Codes:
     """Unpack (N, ceil(K/8)) bytes into codes (N, K), the inverse of `pack`."""
     return np.where(np.unpackbits(check_packed(packed, bits), axis=1, count=bits), np.int8(1), np.int8(-1))
 
 
-def to_words(packed: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def to_words(packed: Packed) -> NDArray[np.uint64]:
     """View packed codes (N, bytes) as (N, ceil(bytes/8)) 64-bit words for the kernels; missing bytes are zero."""
     missing = -packed.shape[1] % 8
-    whole = np.pad(packed, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(packed)
-    return whole.view(np.uint64)
+    padded = np.pad(packed, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(packed)
+    return padded.view(np.uint64)
 
 
 def hamming(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:

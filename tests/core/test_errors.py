@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from centerhash.core.errors import ConfigError, InputError, first_reasons, nearest, unknown_name
+from centerhash.core.errors import ConfigError, InputError, first_reasons, nearest_names, unknown_name
 
 
 @pytest.mark.parametrize(("received", "hint"), [("isc", "'ics'"), ("EWCS", "'Ewcs'"), ("zzzzzz", None)])
@@ -13,10 +13,10 @@ def test_unknown_name(received: str, hint: str | None) -> None:
     assert "Ewcs, csq, ics" in str(error)
 
 
-def test_nearest_of_many_names() -> None:
+def test_nearest_names() -> None:
     names = [f"name {number}" for number in range(5001)]
-    assert nearest("name", names) is None
-    assert nearest("name 7", names[:5000]) == "name 7"
+    assert nearest_names("name", names, 1, 0.5) == []
+    assert nearest_names("name 7", names[:5000], 1, 0.5) == ["name 7"]
 
 
 def test_first_reasons() -> None:

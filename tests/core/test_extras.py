@@ -23,7 +23,7 @@ def named(lines: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("library", EXTRAS)
-def test_missing_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_missing(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     line = rf"'{library}'.*pip install 'centerhash\[{EXTRAS[library].name}\]'\.$"
     for module in (library, f"{library}.part"):
@@ -34,7 +34,7 @@ def test_missing_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(line, str(missing_library(ImportError(name=f"{library}.part"))))
 
 
-def test_other_import_errors() -> None:
+def test_missing_library_none() -> None:
     check_installed(*TRAINING)
     assert missing_library(ImportError(name="no_such_library")) is None
     assert missing_library(ImportError("undefined symbol", name="torch")) is None  # it is installed

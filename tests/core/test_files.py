@@ -46,7 +46,7 @@ def test_atomic(tmp_path: Path) -> None:
         assert not target.exists()
     with target.open("rb") as reader:
         files.write_text(target, "new")
-        assert reader.read() == b"old"  # A reader keeps what it has opened.
+        assert reader.read() == b"old", "a reader keeps the file that it opened"
     assert target.read_bytes() == b"new"
     assert leftovers(target.parent) == []
 
@@ -74,7 +74,7 @@ def test_atomic_interrupted(tmp_path: Path) -> None:
         lambda path: files.write_text(path / "below a file", "x"),
     ],
 )
-def test_real_write_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_atomic_write_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
     target = tmp_path / "result"
     target.write_text("old")
     with pytest.raises(OutputError), file_size_limit(4096):
@@ -84,7 +84,7 @@ def test_real_write_error(tmp_path: Path, write: Callable[[Path], None]) -> None
 
 
 def test_atomic_folder(tmp_path: Path) -> None:
-    target = tmp_path / "a" / "made"
+    target = tmp_path / "a" / "folder"
 
     def half() -> None:
         with files.atomic_folder(target) as draft:
@@ -97,7 +97,7 @@ def test_atomic_folder(tmp_path: Path) -> None:
     with files.atomic_folder(target) as draft:
         (draft / "one").write_text("1")
         assert not target.exists()
-    assert [path.name for path in target.parent.iterdir()] == ["made"]
+    assert [path.name for path in target.parent.iterdir()] == ["folder"]
     full = files.atomic_folder(target)
     with pytest.raises(OutputError), full as draft:
         (draft / "two").write_text("2")
@@ -105,7 +105,7 @@ def test_atomic_folder(tmp_path: Path) -> None:
     assert leftovers(target.parent) == []
 
 
-def test_links_are_refused(tmp_path: Path) -> None:
+def test_refuse_links(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("x")
     (tmp_path / "link").symlink_to("plain")
     files.refuse_links(tmp_path, ["plain", "missing"])
@@ -113,7 +113,7 @@ def test_links_are_refused(tmp_path: Path) -> None:
         files.refuse_links(tmp_path, ["plain", "link"])
 
 
-def test_json_of_any_text(tmp_path: Path) -> None:
+def test_write_json(tmp_path: Path) -> None:
     value = {"class": "Fahrrad 自転車 🐕", "map": [0.5, 1], "inner": [[[]]]}
     files.write_json(tmp_path / "a.json", value)
     assert files.parse_json((tmp_path / "a.json").read_text(encoding="utf-8")) == value
@@ -124,7 +124,7 @@ def test_json_of_any_text(tmp_path: Path) -> None:
     ["{", "[" * 100_000 + "]" * 100_000, '{"name": "\\ud800"}', "9" * 5000],
     ids=len,
 )
-def test_unusable_json(text: str) -> None:
+def test_parse_json_error(text: str) -> None:
     with pytest.raises(ValueError):  # the base of several classes
         files.parse_json(text)
 
@@ -152,7 +152,7 @@ def test_append_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files.append_line(path, "row")
 
 
-def test_npz(tmp_path: Path) -> None:
+def test_write_npz(tmp_path: Path) -> None:
     arrays = {"codes": np.array([[1, -1]], dtype=np.int8), "labels": np.array([[True, False]])}
     files.write_npz(tmp_path / "all.npz", arrays)
     stored = files.read_npz(tmp_path / "all.npz")
@@ -175,7 +175,7 @@ def announced(path: Path, shape: str) -> Path:
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000000,)", "(200,)", "(99999999999999999999999,)"])
-def test_announced_shape(tmp_path: Path, shape: str) -> None:
+def test_read_npz_shape(tmp_path: Path, shape: str) -> None:
     with pytest.raises(DataError):
         files.read_npz(announced(tmp_path / "a.npz", shape))
     assert files.read_npz(announced(tmp_path / "b.npz", "(4,)"))["codes"].tolist() == list(b"1234")
@@ -184,7 +184,7 @@ def test_announced_shape(tmp_path: Path, shape: str) -> None:
 @pytest.mark.parametrize(
     "change", [{}, {"bits": 65}, {"classes": ["e", "dog"]}, {"more": None}, {"checksum": None}]
 )
-def test_checksum(change: dict[str, Any]) -> None:
+def test_verify_checksum(change: dict[str, Any]) -> None:
     value = {"bits": 64, "classes": ["é", "dog"], "threshold": 0.1}
     stored = {**files.with_checksum(value), **change}
     with pytest.raises(ValueError, match="it does not") if change else nullcontext():

@@ -35,7 +35,7 @@ GOOD = npz(packed=np.zeros((3, 2), np.uint8), bits=np.array(16), names=np.array(
 @seeded
 @given(damages)
 @example(([(607_877, 0)], 1_000_000))  # A stream that zlib refuses.
-def test_damaged_code_file(tmp_path: Path, damage: Any) -> None:
+def test_read_codes_damaged(tmp_path: Path, damage: Any) -> None:
     (tmp_path / "codes.npz").write_bytes(damaged(GOOD, damage))
     with suppress(CenterhashError):
         read_codes(tmp_path / "codes.npz")
@@ -48,7 +48,7 @@ values = st.sampled_from([0, 1, 16, -1, 2**62]).map(np.array) | arrays.arrays(
 
 @seeded
 @given(st.dictionaries(st.sampled_from(NAMES), values, max_size=6))
-def test_code_file_of_any_arrays(tmp_path: Path, stored: dict[str, Any]) -> None:
+def test_read_codes_arrays(tmp_path: Path, stored: dict[str, Any]) -> None:
     good = {"packed": np.zeros((3, 2), np.uint8), "bits": np.array(16)}
     (tmp_path / "codes.npz").write_bytes(npz(**{**good, **stored}))
     with suppress(CenterhashError):
@@ -65,7 +65,7 @@ def model(feature_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @seeded
 @given(st.data())
-def test_model_json(model: Path, feature_run: Path, data: st.DataObject) -> None:
+def test_load_model_json(model: Path, feature_run: Path, data: st.DataObject) -> None:
     document = json.loads((feature_run / "model.json").read_text())
     (model / "model.json").write_text(json.dumps(data.draw(changed_json(document))))
     with suppress(CenterhashError):
@@ -74,7 +74,7 @@ def test_model_json(model: Path, feature_run: Path, data: st.DataObject) -> None
 
 @seeded
 @given(damages, damages)
-def test_damaged_model_files(model: Path, feature_run: Path, first: Any, second: Any) -> None:
+def test_load_model_damaged(model: Path, feature_run: Path, first: Any, second: Any) -> None:
     for name, damage in (("model.json", first), ("model.safetensors", second)):
         (model / name).write_bytes(damaged((feature_run / name).read_bytes(), damage))
     with suppress(CenterhashError):

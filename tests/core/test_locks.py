@@ -25,7 +25,7 @@ with writer_lock(Path(sys.argv[1]), ""):
 """
 
 
-def test_one_holder(tmp_path: Path) -> None:
+def test_writer_lock(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with writer_lock(lock, REFUSAL):
         for _ in range(2):  # A refusal must not change who holds it.
@@ -40,7 +40,7 @@ def test_one_holder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_holder(tmp_path: Path) -> None:
+def test_writer_lock_killed(tmp_path: Path) -> None:
     words = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -53,7 +53,7 @@ def test_killed_holder(tmp_path: Path) -> None:
         assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
-def test_deleted_lock_file(tmp_path: Path) -> None:
+def test_writer_lock_deleted(tmp_path: Path) -> None:
     """A file that its last holder deleted between opening and locking is not the lock."""
     deleted = list[Path]()
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.options import Options, joined, read_options
+from centerhash.core.options import Options, merge_options, read_options
 
 
 class Sample(Options):
@@ -27,18 +27,18 @@ def problem(values: dict[str, Any], kind: type[Options] = Sample) -> str:
     return str(caught.value)
 
 
-def test_strings_are_converted() -> None:
+def test_read_options_of_strings() -> None:
     assert read_options(Sample, {}, "the sample") == Sample()
-    given = {"rate": "0.25", "lambda": "2", "steps": "7", "form": "per_center", "scaled": "no"}
-    found = read_options(Sample, given, "the sample").model_dump(by_alias=True)
-    assert found == {"rate": 0.25, "lambda": 2.0, "steps": 7, "form": "per_center", "scaled": False}
+    texts = {"rate": "0.25", "lambda": "2", "steps": "7", "form": "per_center", "scaled": "no"}
+    values = read_options(Sample, texts, "the sample").model_dump(by_alias=True)
+    assert values == {"rate": 0.25, "lambda": 2.0, "steps": 7, "form": "per_center", "scaled": False}
 
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [("lamda", "lambda"), ("step", "steps"), ("froms", "form"), ("Rate", "rate"), ("zzz", None)],
 )
-def test_unknown_key(wrong: str, right: str | None) -> None:
+def test_read_options_unknown(wrong: str, right: str | None) -> None:
     text = problem({wrong: 1})
     assert f"unknown option '{wrong}' of the sample." in text
     assert ("Did you mean" in text) == (right is not None)
@@ -57,7 +57,7 @@ def test_unknown_key(wrong: str, right: str | None) -> None:
         ("rate", "nan", ""),
     ],
 )
-def test_impossible_value(key: str, value: Any, reason: str) -> None:
+def test_read_options_impossible(key: str, value: Any, reason: str) -> None:
     text = problem({key: value})
     assert f"option '{key}' of the sample cannot be {value!r}: " in text
     assert reason in text
@@ -71,17 +71,17 @@ def test_impossible_value(key: str, value: Any, reason: str) -> None:
         ({"inner": 3}, "option 'inner' of {} cannot be 3"),
     ],
 )
-def test_nested_option(values: dict[str, Any], words: str) -> None:
+def test_read_options_nested(values: dict[str, Any], words: str) -> None:
     assert words.format("the sample") in problem(values, Nested)
     with pytest.raises(ConfigError) as caught:  # of the constructor
         Nested(**values)
     assert words.format("Nested") in str(caught.value)
 
 
-def test_joined() -> None:
+def test_merge_options() -> None:
     first = {"epochs": 3, "head": {"hidden": [8], "rotate": True}, "options": {"gamma": 1}}
     last = {"epochs": 4, "head": {"hidden": [16]}}
-    assert joined(first, {}, last) == {
+    assert merge_options(first, {}, last) == {
         "epochs": 4,
         "head": {"hidden": [16], "rotate": True},
         "options": {"gamma": 1},

@@ -17,7 +17,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from centerhash.core.parallel import (
-    WAITING,
+    WAIT_VARIABLES,
     batches_ahead,
     compiled,
     in_threads,
@@ -28,7 +28,7 @@ from centerhash.core.parallel import (
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_parts_are_done_once_each(threads: int, count: int) -> None:
+def test_in_threads(threads: int, count: int) -> None:
     done, names, parts = np.zeros(count, int), set(), split(count, threads)
 
     def work(part: int) -> None:
@@ -40,7 +40,7 @@ def test_parts_are_done_once_each(threads: int, count: int) -> None:
     assert threading.current_thread().name in names
 
 
-def test_an_error_in_any_part_is_raised() -> None:
+def test_in_threads_error() -> None:
     def work(part: int) -> None:
         if part:
             raise ValueError("second part")
@@ -49,15 +49,15 @@ def test_an_error_in_any_part_is_raised() -> None:
         in_threads(work, 2)
 
 
-def test_results_come_batch_by_batch_in_order() -> None:
+def test_batches_ahead() -> None:
     batches = [[1, 2, 3], [], [4], [5, 6]]
-    found = [[future.result() for future in futures] for futures in batches_ahead(lambda n: n * n, batches)]
-    assert found == [[1, 4, 9], [], [16], [25, 36]]
+    results = [[future.result() for future in futures] for futures in batches_ahead(lambda n: n * n, batches)]
+    assert results == [[1, 4, 9], [], [16], [25, 36]]
     assert list(batches_ahead(str, [])) == []
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_no_more_batches_are_begun_than_the_depth_allows(depth: int) -> None:
+def test_batches_ahead_depth(depth: int) -> None:
     begun: list[int] = []
 
     def batches() -> Iterator[list[int]]:
@@ -69,20 +69,20 @@ def test_no_more_batches_are_begun_than_the_depth_allows(depth: int) -> None:
         assert len(begun) == min(number + depth + 1, 10)
 
 
-def test_an_error_belongs_to_its_item() -> None:
-    ((zero, one),) = batches_ahead(lambda number: 1 / number, [[0, 1]])
-    assert one.result() == 1
+def test_batches_ahead_error() -> None:
+    ((failed, successful),) = batches_ahead(lambda number: 1 / number, [[0, 1]])
+    assert successful.result() == 1
     with pytest.raises(ZeroDivisionError):
-        zero.result()
+        failed.result()
 
 
-def test_who_stops_does_not_wait_for_what_has_not_begun() -> None:
+def test_batches_ahead_stopped() -> None:
     done: list[int] = []
     gate = threading.Event()
 
     def work(number: int) -> None:
         gate.wait(60)
-        time.sleep(0.02)  # all of them would take twenty seconds
+        time.sleep(0.02)  # twenty seconds for all
         done.append(number)
 
     running = batches_ahead(work, [[0], list(range(1, 1001))], depth=1, most_threads=1)
@@ -92,37 +92,35 @@ def test_who_stops_does_not_wait_for_what_has_not_begun() -> None:
     assert len(done) < 1001
 
 
-def printed(code: str, without: tuple[str, ...], **chosen: str) -> str:
-    """The output of a process that has the `chosen` variables, and none of the others of its kind."""
-    kept = {name: value for name, value in os.environ.items() if name not in without}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, env=kept | chosen, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-SHOW = f"; import os; print([os.environ.get(name) for name in {WAITING!r}])"
-
-
-@pytest.mark.slow
-def test_threads_of_torch_sleep_while_they_wait() -> None:
-    assert printed("import centerhash" + SHOW, WAITING) == "['PASSIVE', None, None]"
-    late = "import sys; sys.modules['torch'] = sys; import centerhash"  # torch has read it already
-    assert printed(late + SHOW, WAITING) == "[None, None, None]"
+def wait_variables(code: str, **variables: str) -> str:
+    """Run code in a process with these wait variables only, and return the variables that it prints then."""
+    environment = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
+    code += f"; import os; print([os.environ.get(name) for name in {WAIT_VARIABLES!r}])"
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=environment | variables, check=True, capture_output=True, text=True
+    )
+    return process.stdout.strip()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WAITING)
-def test_how_threads_wait_stays_as_the_user_chose(name: str) -> None:
-    expected = str(["100" if name == known else None for known in WAITING])
-    assert printed("import centerhash" + SHOW, WAITING, **{name: "100"}) == expected
+def test_use_passive_omp_wait() -> None:
+    assert wait_variables("import centerhash") == "['PASSIVE', None, None]"
+    late = "import sys; sys.modules['torch'] = sys; import centerhash"
+    assert wait_variables(late) == "[None, None, None]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAIT_VARIABLES)
+def test_wait_policy_of_user(name: str) -> None:
+    expected = str(["100" if name == variable else None for variable in WAIT_VARIABLES])
+    assert wait_variables("import centerhash", **{name: "100"}) == expected
 
 
 def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_numpy_has_one_thread_meanwhile() -> None:
+def test_one_numpy_thread() -> None:
     before = blas_threads()
     assert before
     with one_numpy_thread():
@@ -130,7 +128,7 @@ def test_numpy_has_one_thread_meanwhile() -> None:
     assert blas_threads() == before
 
 
-def test_kernels_run_where_no_machine_code_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(**options: Any) -> Callable[[Any], Any]:
         def refuse(_function: Any) -> Any:
             raise RuntimeError("cannot cache function: no locator available")

@@ -33,14 +33,14 @@ def test_open_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.image_paths is not None
     assert data.image_paths[29] == tmp_path / "029.jpg"
     assert data.names[0] == "000.jpg"
-    assert data.splits.made == "drawn with seed 5"
+    assert data.splits.source == "drawn with seed 5"
     assert (data.splits.query.size, data.splits.database.size) == (3, 27)
     assert np.array_equal(data.splits.query, open_dataset(tmp_path, seed=5).splits.query)
     monkeypatch.chdir(tmp_path)
     assert open_dataset(".").name == tmp_path.name
 
 
-def test_warnings(tmp_path: Path) -> None:
+def test_open_dataset_warnings(tmp_path: Path) -> None:
     root = image_folder(tmp_path, 4)
     (root / "labels.csv").write_text(
         "file_name,labels,width,split\n000.jpg,dog,1,train|query\n001.jpg,,1,database|query\n002.jpg,,1,\n"
@@ -49,11 +49,11 @@ def test_warnings(tmp_path: Path) -> None:
     words = ("'width'", "leak", "retrieve itself", "1 of 3 rows", "2 of 3 rows")
     assert len(data.warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, data.warnings, strict=True))
-    assert data.splits.made == "column"
+    assert data.splits.source == "column"
 
 
 @pytest.mark.parametrize("path", ["000.jpg", "notes", "gone", "photos.parquet"])
-def test_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_open_dataset_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "000.jpg").touch()
     (tmp_path / "photos.parquet").touch()
@@ -86,12 +86,12 @@ def test_from_arrays(features: Any, labels: Any) -> None:
     np.testing.assert_array_equal(data.features, FEATURES)
     np.testing.assert_array_equal(data.labels, TRUTH)
     assert (data.classes, data.names[3]) == (("0", "1"), "3")
-    assert data.splits.made == "drawn with seed 4"
+    assert data.splits.source == "drawn with seed 4"
     np.testing.assert_array_equal(data.splits.query, make_splits(20, seed=4).query)
 
 
 @pytest.mark.parametrize("labels", [NAMED, list(map(set, NAMED)), np.array(NAMED, dtype=object)])
-def test_named_labels(labels: Any) -> None:
+def test_from_arrays_names(labels: Any) -> None:
     data = Dataset.from_arrays(FEATURES, labels)
     assert data.classes == ("cat", "dog")
     assert data.labels[:2].astype(int).tolist() == [[0, 1], [1, 1]]
@@ -125,7 +125,7 @@ def test_from_images(tmp_path: Path) -> None:
         ({"seed": -1}, "the seed"),
     ],
 )
-def test_wrong_arrays(change: dict[str, Any], text: str) -> None:
+def test_from_arrays_error(change: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         Dataset.from_arrays(**{"features": FEATURES, "labels": TRUTH, **change})
 
@@ -146,7 +146,7 @@ def test_wrong_arrays(change: dict[str, Any], text: str) -> None:
         ({"areas": np.zeros((3, 1), np.float32)}, "areas has shape (3, 1)"),
     ],
 )
-def test_fields(change: dict[str, Any], text: str) -> None:
+def test_dataset_fields(change: dict[str, Any], text: str) -> None:
     fields = {"labels": LABELS, "classes": ("a", "b"), "features": np.zeros((3, 4)), **change}
     with pytest.raises(DataError, match=re.escape(text)):
         Dataset(name="d", root=Path(), splits=SPLITS, **fields)

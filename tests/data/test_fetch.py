@@ -51,7 +51,7 @@ def ranges(server: FileServer) -> list[str | None]:
 
 
 @pytest.mark.parametrize("announces", [True, False])
-def test_whole_file(server: FileServer, tmp_path: Path, announces: bool) -> None:
+def test_download(server: FileServer, tmp_path: Path, announces: bool) -> None:
     steps: list[Any] = []
     server.announces = announces
     assert get(server, tmp_path / "a.bin", progress=lambda *values: steps.append(values)) == DATA
@@ -60,7 +60,7 @@ def test_whole_file(server: FileServer, tmp_path: Path, announces: bool) -> None
 
 
 @pytest.mark.parametrize("known", [{"size": 2_999_999}, {"md5": "0000"}])
-def test_verification(server: FileServer, tmp_path: Path, known: dict[str, Any]) -> None:
+def test_download_verification(server: FileServer, tmp_path: Path, known: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=str(next(iter(known.values())))):
         get(server, tmp_path / "a.bin", **known)
     assert names(tmp_path) == []
@@ -73,14 +73,14 @@ def test_verification(server: FileServer, tmp_path: Path, known: dict[str, Any])
     assert (tmp_path / "a.bin").read_bytes() == b"something else"
 
 
-def test_cut_connections(server: FileServer, tmp_path: Path, waits: list[float]) -> None:
+def test_download_cut_connections(server: FileServer, tmp_path: Path, waits: list[float]) -> None:
     server.cuts["/a.bin"] = [1_000_000, 0, 500_000]
     assert get(server, tmp_path / "a.bin", md5=MD5) == DATA
     assert ranges(server) == [None, "bytes=1000000-", "bytes=1000000-", "bytes=1500000-"]
     assert waits == [0, 1, 2, 4]
 
 
-def test_changed_file(server: FileServer, tmp_path: Path) -> None:
+def test_download_changed_file(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").write_bytes(DATA[:CUT])
     server.files["/a.bin"] = DATA[::-1]
     with pytest.raises(DataError, match=MD5):
@@ -90,28 +90,30 @@ def test_changed_file(server: FileServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("have", [CUT, len(DATA)])
-def test_later_call(server: FileServer, tmp_path: Path, have: int) -> None:
+def test_download_resumed(server: FileServer, tmp_path: Path, have: int) -> None:
     (tmp_path / "a.bin.part").write_bytes(DATA[:have])
     assert get(server, tmp_path / "a.bin", size=len(DATA), md5=MD5) == DATA
     assert ranges(server) == ([f"bytes={CUT}-"] if have == CUT else [])
 
 
-@pytest.mark.parametrize(("statuses", "requests"), [([404], 1), ([403], 1), ([503] * 9, len(fetch.PAUSES))])
-def test_refusals(server: FileServer, tmp_path: Path, statuses: list[int], requests: int) -> None:
+@pytest.mark.parametrize(
+    ("statuses", "requests"), [([404], 1), ([403], 1), ([503] * 9, len(fetch.PAUSE_SECONDS))]
+)
+def test_download_refused(server: FileServer, tmp_path: Path, statuses: list[int], requests: int) -> None:
     server.errors["/a.bin"] = list(statuses)
     with pytest.raises(DataError, match=str(statuses[0])):
         get(server, tmp_path / "a.bin")
     assert len(server.requests) == requests
 
 
-def test_unreachable_server(tmp_path: Path) -> None:
+def test_download_unreachable(tmp_path: Path) -> None:
     with FileServer() as gone:
         pass
     with pytest.raises(DataError, match="refused"):
         get(gone, tmp_path / "a.bin")
 
 
-def test_full_disk(server: FileServer, tmp_path: Path) -> None:
+def test_download_full_disk(server: FileServer, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("only Linux has a device that is always full")
     (tmp_path / "a.bin.part").symlink_to("/dev/full")
@@ -122,7 +124,7 @@ def test_full_disk(server: FileServer, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- archives
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def files_below(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
@@ -154,21 +156,21 @@ def test_unpack(tmp_path: Path, kind: str) -> None:
     archive.write_bytes(zipped(folder) if kind == "zip" else tarred(folder, "w:gz" if "gz" in kind else "w"))
     steps: list[tuple[object, ...]] = []
     unpack(archive, tmp_path / "out", progress=lambda *values: steps.append(values))
-    assert contents(tmp_path / "out") == contents(folder)
+    assert files_below(tmp_path / "out") == files_below(folder)
     assert steps[-1] == (f"unpack x.{kind}", 0, 1, "MB")
 
 
-def test_joined_folders(tmp_path: Path) -> None:
+def test_unpack_into_folder(tmp_path: Path) -> None:
     unpack(zip_of({"d/e/a": b"1", "d/b": b"2"}, tmp_path / "1.zip"), tmp_path / "out")
     unpack(zip_of({"d/e/c": b"3", "d/b": b"4"}, tmp_path / "2.zip"), tmp_path / "out")
-    assert contents(tmp_path / "out") == {"d/e/a": b"1", "d/b": b"4", "d/e/c": b"3"}
+    assert files_below(tmp_path / "out") == {"d/e/a": b"1", "d/b": b"4", "d/e/c": b"3"}
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "a/../../evil.txt", "/evil.txt"])
-def test_names_outside(tmp_path: Path, name: str) -> None:
+def test_unpack_names_outside(tmp_path: Path, name: str) -> None:
     (tmp_path / "home").mkdir()
     unpack(zip_of({name: b"evil"}, tmp_path / "x.zip"), tmp_path / "home" / "out")
-    assert len(contents(tmp_path / "home" / "out")) == 1, "a zip loses what leads out"
+    assert len(files_below(tmp_path / "home" / "out")) == 1, "a zip loses what leads out"
     with pytest.raises(DataError) if ".." in name else pytest.MonkeyPatch.context():
         unpack(tar_of(tmp_path / "x.tar", name), tmp_path / "home" / "out")
     assert names(tmp_path) == sorted(["home", "x.tar", "x.zip"])
@@ -185,14 +187,14 @@ def test_names_outside(tmp_path: Path, name: str) -> None:
         (tarfile.FIFOTYPE, ""),
     ],
 )
-def test_links_and_devices(tmp_path: Path, kind: bytes, link: str) -> None:
+def test_unpack_links(tmp_path: Path, kind: bytes, link: str) -> None:
     with pytest.raises(DataError):
         unpack(tar_of(tmp_path / "x.tar", "odd", kind, link), tmp_path / "out")
     assert names(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("kind", ["zip", "w", "w:gz"])
-def test_truncated_archives(tmp_path: Path, kind: str) -> None:
+def test_unpack_truncated(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     for number in range(3):
@@ -205,14 +207,14 @@ def test_truncated_archives(tmp_path: Path, kind: str) -> None:
     assert names(tmp_path / "out") == []
 
 
-def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpack_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=999))
     with pytest.raises(OutputError):
         unpack(zip_of({"a.txt": b"x" * 1000}, tmp_path / "x.zip"), tmp_path / "out")
     assert names(tmp_path / "out") == []
 
 
-def test_interrupted_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpack_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = zip_of({"a.txt": b"1", "b.txt": b"2"}, tmp_path / "x.zip")
 
     def kill(*values: object) -> None:

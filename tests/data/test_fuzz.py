@@ -54,14 +54,14 @@ cells = texts | st.sampled_from([name for name, _ in ROWS]) | json_values.map(js
     st.lists(st.lists(cells, max_size=5), max_size=6),
     st.sampled_from([",", ";", "\t"]),
 )
-def test_labels_csv(photos: Path, columns: list[str], rows: list[list[str]], comma: str) -> None:
+def test_open_labels_csv(photos: Path, columns: list[str], rows: list[list[str]], comma: str) -> None:
     lines = [comma.join(columns), *(comma.join(row) for row in rows)]
     described(photos, "labels.csv", "\n".join(lines).encode(errors="surrogatepass"))
 
 
 @seeded
 @given(damages)
-def test_damaged_labels_csv(photos: Path, damage: Any) -> None:
+def test_open_damaged_csv(photos: Path, damage: Any) -> None:
     lines = ["file_name,labels", *(f"{name},{'|'.join(labels)}" for name, labels in ROWS)]
     described(photos, "labels.csv", damaged("\n".join(lines).encode(), damage))
 
@@ -73,11 +73,11 @@ HUGE["annotations"][0]["area"] = 10**400  # found by more examples than are draw
 @seeded
 @given(changed_json(instances(ROWS)))
 @example(HUGE)
-def test_coco_json(photos: Path, document: Any) -> None:
+def test_open_coco_json(photos: Path, document: Any) -> None:
     described(photos, "_annotations.coco.json", json.dumps(document).encode())
 
 
 @seeded
 @given(changed_json({"file_name": ROWS[0][0], "labels": ["a", 1], "objects": {"category": [1]}}))
-def test_metadata_jsonl(photos: Path, entry: Any) -> None:
+def test_open_metadata_jsonl(photos: Path, entry: Any) -> None:
     described(photos, "metadata.jsonl", json.dumps(entry).encode())

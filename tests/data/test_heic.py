@@ -19,7 +19,7 @@ def heic(image: Image.Image) -> bytes:
     return stream.getvalue()
 
 
-def test_heic(tmp_path: Path) -> None:
+def test_load_image_heic(tmp_path: Path) -> None:
     image = photo(96, 64)
     (tmp_path / "IMG_1.HEIC").write_bytes(heic(image))
     assert list_images([tmp_path]) == [tmp_path / "IMG_1.HEIC"]

@@ -36,7 +36,7 @@ def png_header(width: int, height: int) -> bytes:
         ("text.jpg", "not an image of a known format (JPEG, PNG, "),
     ],
 )
-def test_files(tmp_path: Path, name: str, fault: str) -> None:
+def test_load_image_bad_file(tmp_path: Path, name: str, fault: str) -> None:
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("no image")
@@ -57,13 +57,13 @@ def test_files(tmp_path: Path, name: str, fault: str) -> None:
         (png_header(50_000, 50_000), "2,500,000,000 pixels"),
     ],
 )
-def test_bytes(data: bytes, fault: str) -> None:
+def test_load_image_bad_bytes(data: bytes, fault: str) -> None:
     assert fault in reason(data)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_truncated_images(kind: str) -> None:
+def test_load_image_truncated(kind: str) -> None:
     data = encoded(photo(60, 50), kind)
     for share in (0.02, 0.1, 0.5, 0.8):
         assert reason(data[: max(4, int(len(data) * share))]).startswith("cannot read image bytes: "), share
@@ -71,13 +71,13 @@ def test_truncated_images(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_random_damage(kind: str) -> None:
+def test_load_image_damaged(kind: str) -> None:
     data = encoded(photo(30, 20), kind)
     generator = np.random.default_rng(0)
     for _ in range(60):
         broken = np.frombuffer(data, np.uint8).copy()
-        places = generator.integers(4, len(broken), size=8)
-        broken[places] = generator.integers(0, 256, size=8)
+        positions = generator.integers(4, len(broken), size=8)
+        broken[positions] = generator.integers(0, 256, size=8)
         try:
             loaded = load_image(broken.tobytes(), max_pixels=1_000_000)
         except ImageError as error:

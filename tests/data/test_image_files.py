@@ -10,13 +10,8 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import DataError, ImageError
-from centerhash.data.images import (
-    content_key,
-    load_image,
-    load_pixels,
-    squash_and_crop,
-)
-from centerhash.data.listing import OTHERS, find_images, list_images, skipped_text
+from centerhash.data.images import content_key, load_image, load_pixels, squash_and_crop
+from centerhash.data.listing import NO_SUFFIX, find_images, list_images, skipped_text
 from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view
@@ -34,7 +29,7 @@ def test_squash_and_crop() -> None:
     assert (square[:, :9].max(), square[:, 11:].min()) == (0, 255)
 
 
-def test_reduced_jpegs() -> None:
+def test_load_image_reduced() -> None:
     data = encoded(photo(900, 700), "JPEG", quality=95)
     assert load_image(data, at_least=128).size == (225, 175)
     assert load_image(data, at_least=701).size == (900, 700)
@@ -60,16 +55,8 @@ def test_content_key(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in [
-        "b.jpg",
-        "a.PNG",
-        "sub/c.webp",
-        "sub/deep/d.jpeg",
-        "notes.txt",
-        ".e.jpg",
-        ".hid/f.jpg",
-        "odd",
-    ]:
+    pictures = ["b.jpg", "a.PNG", "sub/c.webp", "sub/deep/d.jpeg"]
+    for name in [*pictures, "notes.txt", ".e.jpg", ".hid/f.jpg", "odd"]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
@@ -77,11 +64,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(tree: Path, *entries: str) -> list[str]:
+def listed_names(tree: Path, *entries: str) -> list[str]:
     return [path.relative_to(tree).as_posix() for path in list_images([tree / entry for entry in entries])]
 
 
-def test_order_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_images_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a-b.jpg", "a/b.jpg", "a/b/c.jpg", "a b/d.jpg", "B.jpg", "a/b-c.jpg", "é.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
@@ -105,26 +92,26 @@ def test_order_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (("b.jpg", "*.jpg", "sub", "b.jpg"), ["b.jpg", "sub/c.webp", "sub/deep/d.jpeg"]),  # each once
     ],
 )
-def test_entries(tree: Path, entries: tuple[str, ...], expected: list[str]) -> None:
+def test_list_images(tree: Path, entries: tuple[str, ...], expected: list[str]) -> None:
     if "x[1].jpg" in entries:
         (tree / "x[1].jpg").write_bytes(b"x")
-    assert found(tree, *entries) == expected
+    assert listed_names(tree, *entries) == expected
 
 
-def test_links(tree: Path) -> None:
+def test_list_images_links(tree: Path) -> None:
     (tree / "linked").symlink_to(tree / "sub")
     (tree / "c.jpg").symlink_to(tree / "b.jpg")
     (tree / "gone.jpg").symlink_to(tree / "no.jpg")
     (tree / "itself.jpg").symlink_to(tree / "itself.jpg")
-    assert found(tree, ".") == ["a.PNG", "b.jpg", "c.jpg", "sub/c.webp", "sub/deep/d.jpeg"]
+    assert listed_names(tree, ".") == ["a.PNG", "b.jpg", "c.jpg", "sub/c.webp", "sub/deep/d.jpeg"]
 
 
-def test_skipped_files(tree: Path) -> None:
+def test_find_images_skipped(tree: Path) -> None:
     (tree / "film.MOV").write_bytes(b"x")
     files = find_images([tree, tree / "b.jpg"])
     assert files.names == [str(tree / name) for name in ("a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
     assert list(map(Path, files.names)) == list_images([tree])
-    assert files.skipped == {".mov": 1, ".txt": 1, OTHERS: 1}
+    assert files.skipped == {".mov": 1, ".txt": 1, NO_SUFFIX: 1}
     assert skipped_text(files.skipped) == ".mov 1, .txt 1, files without a suffix 1"
 
 
@@ -139,7 +126,7 @@ def test_skipped_files(tree: Path) -> None:
         ((), "no images were named"),
     ],
 )
-def test_no_images(tree: Path, inputs: tuple[str, ...], fault: str) -> None:
+def test_list_images_error(tree: Path, inputs: tuple[str, ...], fault: str) -> None:
     (tree / "empty").mkdir(exist_ok=True)
     with pytest.raises(DataError, match=fault):
-        found(tree, *inputs)
+        listed_names(tree, *inputs)

@@ -16,7 +16,7 @@ def colors(image: Image.Image) -> list[Any]:
     return np.asarray(image).reshape(-1, 3).tolist()
 
 
-def test_rgb() -> None:
+def test_load_image() -> None:
     image = Image.fromarray(np.array([[[1, 2, 3], [250, 0, 9]]], np.uint8))
     loaded = load_image(encoded(image))
     assert loaded.mode == "RGB"
@@ -24,7 +24,7 @@ def test_rgb() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "PPM", "JPEG2000"])
-def test_greyscale(kind: str) -> None:
+def test_load_image_grayscale(kind: str) -> None:
     image = Image.fromarray(np.tile(np.array([[0, 100, 255, 30]], np.uint8), (4, 1)))
     loaded = load_image(encoded(image, kind))
     assert np.asarray(loaded).shape == (4, 4, 3)
@@ -62,7 +62,7 @@ INK = [10, 20, 30, 200, 100, 50]  # a palette of two colors
         ),
     ],
 )
-def test_palettes_and_transparency(
+def test_load_image_transparency(
     image: Image.Image, options: dict[str, Any], first: list[int], second: list[int]
 ) -> None:
     kind = options.pop("format", "PNG")
@@ -70,7 +70,7 @@ def test_palettes_and_transparency(
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
-def test_cmyk(kind: str) -> None:
+def test_load_image_cmyk(kind: str) -> None:
     ink = Image.new("CMYK", (16, 16), (0, 255, 255, 0))  # no cyan, all magenta and yellow: red
     loaded = load_image(encoded(ink, kind))
     assert loaded.mode == "RGB"
@@ -81,7 +81,7 @@ def test_cmyk(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits(kind: str) -> None:
+def test_load_image_16_bits(kind: str) -> None:
     deep = np.array([[0, 128, 129, 257, 32896, 65535]], np.uint16)
     loaded = load_image(encoded(Image.fromarray(deep), kind))
     assert [pixel[0] for pixel in colors(loaded)] == [0, 0, 1, 1, 128, 255]
@@ -100,24 +100,24 @@ def test_sixteen_bits(kind: str) -> None:
         (np.float32, [0, 1e6, 4e6], [0, 64, 255]),
     ],
 )
-def test_deep_grey(kind: Any, values: list[float], expected: list[int]) -> None:
+def test_load_image_deep_gray(kind: Any, values: list[float], expected: list[int]) -> None:
     image = Image.fromarray(np.array([values], kind))
     assert [pixel[0] for pixel in colors(load_image(encoded(image, "TIFF")))] == expected
 
 
-def test_infinite_pixels() -> None:
+def test_load_image_infinite() -> None:
     data = encoded(Image.fromarray(np.array([[0, np.nan]], np.float32)), "TIFF")
     assert reason(data) == "cannot read image bytes: it holds NaN or infinite pixels."
 
 
-def test_first_frame() -> None:
+def test_load_image_first_frame() -> None:
     frames = [Image.new("RGB", (4, 4), color) for color in ("red", "lime")]
     for kind in ("GIF", "PNG", "TIFF"):
         data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
         assert colors(load_image(data)) == [[255, 0, 0]] * 16
 
 
-def test_orientation() -> None:
+def test_load_image_orientation() -> None:
     for kind in ("PNG", "TIFF"):
         for orientation in range(1, 9):
             stored = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
@@ -141,6 +141,6 @@ def test_orientation() -> None:
 
 @pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM\0\x2a\xff\xff\xff\xff", b"Exif\0\0"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_broken_exif(exif: bytes) -> None:
+def test_load_image_broken_exif(exif: bytes) -> None:
     data = encoded(photo(16, 8), "JPEG", exif=exif)
     assert load_image(data).size == (16, 8)

@@ -29,7 +29,7 @@ def command(*words: str | Path) -> Result:
     return CliRunner().invoke(app, list(map(str, words)))
 
 
-def test_counts() -> None:
+def test_inspect_dataset_counts() -> None:
     labels = np.array([[1, 0], [1, 1], [1, 0], [0, 0], [1, 1], [1, 0]], dtype=bool)
     data = Dataset("d", Path(), ("x", "y"), labels, SPLITS, features=np.zeros((6, 2), np.float32))
     report = inspect_dataset(data)
@@ -54,7 +54,7 @@ def test_counts() -> None:
         (("person", "persons", "hot dog", "dog"), ""),
     ],
 )
-def test_spellings(names: tuple[str, ...], fault: str) -> None:
+def test_class_warnings_spellings(names: tuple[str, ...], fault: str) -> None:
     warnings = class_warnings([ClassCount(name, 30, 20, 5, 20) for name in names])
     assert len(warnings) == bool(fault)
     assert fault in "".join(warnings)
@@ -64,7 +64,7 @@ def test_spellings(names: tuple[str, ...], fault: str) -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=3, max_size=20), st.data())
-def test_copies_by_plain_search(keys: list[int], data: st.DataObject) -> None:
+def test_find_copies(keys: list[int], data: st.DataObject) -> None:
     rows = range(len(keys))
     members = st.lists(st.sampled_from(rows), unique=True, min_size=1)
     splits = {name: sorted(data.draw(members)) for name in ("train", "query", "database")}
@@ -72,10 +72,10 @@ def test_copies_by_plain_search(keys: list[int], data: st.DataObject) -> None:
     copies = find_copies(
         groups, Splits(**{name: np.array(split) for name, split in splits.items()}), list(map(str, rows))
     )
-    counts = {(found.of, found.among): found.count for found in copies}
+    counts = {(copy.of, copy.among): copy.count for copy in copies}
     for of, among in (("query", "train"), ("query", "database"), ("train", "database")):
-        alone = [row for row in splits[of] if row not in splits[among]]
-        expected = sum(any(keys[row] == keys[other] for other in splits[among]) for row in alone)
+        outside = [row for row in splits[of] if row not in splits[among]]
+        expected = sum(any(keys[row] == keys[match] for match in splits[among]) for row in outside)
         assert counts.get((of, among), 0) == expected
     for name, split in splits.items():
         assert counts.get((name, name), 0) == len(split) - len({keys[row] for row in split})
@@ -96,7 +96,7 @@ def photos(tmp_path: Path) -> Path:
     return root
 
 
-def test_faulty_images(photos: Path) -> None:
+def test_inspect_dataset_images(photos: Path) -> None:
     steps: list[tuple[object, ...]] = []
     report = inspect_dataset(open_dataset(photos), progress=lambda *values: steps.append(values))
     assert report.broken is not None
@@ -113,7 +113,7 @@ def test_faulty_images(photos: Path) -> None:
     assert all(name in leaks for name in leak)
 
 
-def test_command(photos: Path) -> None:
+def test_inspect_command(photos: Path) -> None:
     done = command(photos)
     assert done.exit_code == 0, done.output
     for text in ("photos: 17 rows", "bird", "bad.jpg", "test/dog/leak.png = train/bird/000.png"):

@@ -9,7 +9,7 @@ import centerhash as ch
 from centerhash.core.errors import ConfigError
 
 
-def test_sample_of_coco() -> None:
+def test_sample() -> None:
     data = ch.sample("coco6k")
     assert data.features is not None
     assert data.areas is not None
@@ -21,13 +21,13 @@ def test_sample_of_coco() -> None:
     assert len(set(data.names)) == 6000
 
 
-def test_splits_of_the_sample() -> None:
+def test_sample_splits() -> None:
     splits = ch.sample().splits
     assert (len(splits.train), len(splits.query), len(splits.database)) == (3000, 1000, 5000)
     assert not set(splits.query) & set(splits.database)
     assert set(splits.train) < set(splits.database)
 
 
-def test_unknown_sample() -> None:
+def test_sample_error() -> None:
     with pytest.raises(ConfigError, match="coco6k"):
         ch.sample("coco")

@@ -54,7 +54,7 @@ def test_from_torch(source: Any) -> None:
         (dataset((5, (FEATURES[5] * np.nan, LABELS[5]))), "row 5"),
     ],
 )
-def test_bad_items(source: Any, fault: str) -> None:
+def test_from_torch_error(source: Any, fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         Dataset.from_torch(source)
 
@@ -78,7 +78,7 @@ def test_to_torch() -> None:
         data.to_torch("training")
 
 
-def test_images(scene_folder: Path, tmp_path: Path) -> None:
+def test_to_torch_images(scene_folder: Path, tmp_path: Path) -> None:
     data = open_dataset(scene_folder)
     row = int(data.splits.query[0])
     image, labels = data.to_torch("query")[0]

@@ -26,21 +26,21 @@ def test_inner_box(box: tuple[int, int, int, int]) -> None:
     assert inner_box(framed((64, 64), box)) == box
 
 
-def test_no_border() -> None:
+def test_inner_box_none() -> None:
     assert inner_box(framed((64, 64), (1, 0, 64, 64))) is None
     assert inner_box(np.zeros((32, 32, 3), np.uint8)) is None
 
 
-def test_views() -> None:
+def test_load_views() -> None:
     photo = np.asarray(Image.fromarray(noise(8, 8)).resize((256, 256), Image.Resampling.BICUBIC))
     screen = np.full((512, 256, 3), 20, np.uint8)
     screen[128:384] = photo
     for resize, crop in ((64, 64), (64, 56)):
-        how = {"interpolation": "bicubic", "max_pixels": 10**6}
-        views = load_views(screen, resize, crop, **how)  # type: ignore[arg-type]
+        options = {"interpolation": "bicubic", "max_pixels": 10**6}
+        views = load_views(screen, resize, crop, **options)  # type: ignore[arg-type]
         assert views.shape == (2, crop, crop, 3)
-        assert np.array_equal(views[0], load_pixels(screen, resize, crop, **how))  # type: ignore[arg-type]
-        wanted = load_pixels(photo, resize, crop, **how)  # type: ignore[arg-type]
-        whole, inner = (np.abs(view.astype(int) - wanted).mean() for view in views)
+        assert np.array_equal(views[0], load_pixels(screen, resize, crop, **options))  # type: ignore[arg-type]
+        expected = load_pixels(photo, resize, crop, **options)  # type: ignore[arg-type]
+        whole, inner = (np.abs(view.astype(int) - expected).mean() for view in views)
         assert inner < whole / 3  # not 0: a border is found to a row of the square, which is blurred
-        assert len(load_views(photo, resize, crop, **how)) == 1  # type: ignore[arg-type]
+        assert len(load_views(photo, resize, crop, **options)) == 1  # type: ignore[arg-type]

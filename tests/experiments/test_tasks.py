@@ -55,7 +55,7 @@ def test_name_and_key() -> None:
 def test_validation_split() -> None:
     dataset = feature_dataset(160)  # 120 to train on
     splits = validation_split(dataset).splits
-    assert (len(splits.train), len(splits.query), splits.made) == (90, 30, "validation")
+    assert (len(splits.train), len(splits.query), splits.source) == (90, 30, "validation")
     assert np.array_equal(splits.query, splits.database)
     assert sorted([*splits.train, *splits.query]) == sorted(dataset.splits.train.tolist())
     again = validation_split(dataset).splits
@@ -71,7 +71,7 @@ def test_facts_of_a_source(feature_folder: Path) -> None:
     setup, dataset = Source(feature_folder, k=50).open(), open_dataset(feature_folder)
     facts = setup.facts()
     assert facts["fingerprint"] == fingerprint(dataset)
-    assert facts["split"] == dataset.splits.made
+    assert facts["split"] == dataset.splits.source
     assert facts["images"] == {"train": 144, "query": 16, "database": 144}
     assert facts["evaluation"] == {"k": 50, "exclude_self": False}
 

@@ -50,7 +50,7 @@ def train(
     """
     check_installed(*TRAINING)
 
-    from centerhash.core.options import joined, read_options
+    from centerhash.core.options import merge_options, read_options
     from centerhash.data import open_dataset
     from centerhash.training.config import TrainConfig
     from centerhash.training.presets import read_preset
@@ -58,7 +58,9 @@ def train(
 
     settings = arguments.read_training(context.obj)
     settings |= {"options": arguments.read_pairs(options)} if options else {}
-    config = read_options(TrainConfig, joined(read_preset(preset) if preset else {}, settings), "training")
+    config = read_options(
+        TrainConfig, merge_options(read_preset(preset) if preset else {}, settings), "training"
+    )
     dataset = open_dataset(data, seed=config.seed, root=root, lists=lists, labels=not no_labels)
     console.warn(dataset.warnings)
     with console.progress() as report:

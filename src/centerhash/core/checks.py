@@ -13,7 +13,7 @@ from centerhash.core.errors import InputError
 def as_array(values: Any, name: str) -> NDArray[Any]:
     """Return numbers as a numpy array (a view if possible); InputError for anything else, such as ragged lists."""
     if hasattr(values, "detach"):
-        # numpy reads no tensor with a gradient, on a GPU, or of bfloat16.
+        # numpy cannot read tensors that have a gradient, are on a GPU, or hold bfloat16.
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     try:
@@ -38,7 +38,7 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
 
 
 def check_features(features: NDArray[Any], width: int | None = None) -> NDArray[Any]:
-    """Features (N, D) of finite floats, with D the `width` of the training features; InputError for anything else."""
+    """Return features (N, D) of finite floats; `width` is the D of the training features. InputError for all others."""
     features = np.asarray(features)
     if features.ndim != 2 or features.dtype.kind != "f" or features.shape[1] != (width or features.shape[1]):
         raise InputError(

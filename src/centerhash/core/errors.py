@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _MOST_REASONS = 5
-# Names are compared letter by letter: for longer lists a hint would take minutes.
+# Names are compared letter by letter, so a hint from a longer list would take minutes.
 _MOST_NAMES = 5_000
 
 
@@ -48,13 +48,8 @@ def unknown_name(kind: str, received: str, allowed: Iterable[str], see: str = ""
     return ConfigError(text.rstrip())
 
 
-def nearest(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the allowed name that is most similar to `received`, or None."""
-    return next(iter(nearest_names(received, allowed, 1, cutoff)), None)
-
-
 def nearest_names(received: str, allowed: Iterable[str], most: int, cutoff: float) -> list[str]:
-    """The allowed names that are similar to `received`, the nearest first; none for very long lists."""
+    """Return the allowed names that are similar to `received`, the nearest first; none from very long lists."""
     by_lower = {name.lower(): name for name in allowed}
     if len(by_lower) > _MOST_NAMES:
         return []
@@ -64,17 +59,17 @@ def nearest_names(received: str, allowed: Iterable[str], most: int, cutoff: floa
 
 def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
     """Return " Did you mean 'x'?" or nothing, to append to an error text."""
-    match = nearest(received, allowed, cutoff)
-    return f" Did you mean '{match}'?" if match else ""
+    names = nearest_names(received, allowed, 1, cutoff)
+    return f" Did you mean '{names[0]}'?" if names else ""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text without its full stop, or its class if it has no text."""
+    """Return the first line of an error's text without its full stop, or its class if it has no text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
 def first_reasons(reasons: Iterable[object], see: str = "") -> str:
-    """The first reasons, one per line, and the number of the others; `see` names where all of them are listed."""
+    """Return the first reasons, one per line, and the number of the rest; `see` names the list of all of them."""
     lines = [f"  {reason}" for reason in reasons]
     if len(lines) > _MOST_REASONS:
         lines[_MOST_REASONS:] = [f"  ... and {len(lines) - _MOST_REASONS:,} more{see}"]

@@ -18,20 +18,17 @@ class Extra(NamedTuple):
 
 
 TRAINING = ("torch", "torchvision", "timm", "lightning_fabric", "numba", "threadpoolctl")
-_MILVUS = Extra("milvus", "an index in Milvus")
 
 # By the name of the imported module.
 EXTRAS: Mapping[str, Extra] = {
     **dict.fromkeys((*TRAINING, "safetensors"), Extra("train", "training and evaluation")),
     "pandas": Extra("train", "tables"),
-    "matplotlib": Extra("train", "plots"),
-    "sklearn": Extra("train", "plots"),
+    **dict.fromkeys(("matplotlib", "sklearn"), Extra("train", "plots")),
     "onnx": Extra("train", "the export of models"),
     "huggingface_hub": Extra("train", "the Hugging Face hub"),
     "openvino": Extra("fast", "the engine 'openvino'"),
     "pyarrow": Extra("parquet", "parquet files"),
-    "pymilvus": _MILVUS,
-    "grpc": _MILVUS,
+    **dict.fromkeys(("pymilvus", "grpc"), Extra("milvus", "an index in Milvus")),
     "ray": Extra("ray", "encoding on Ray"),
 }
 
@@ -45,14 +42,14 @@ def require(module: str) -> Any:
 
 
 def check_installed(*libraries: str) -> None:
-    """Raise ConfigError unless optional libraries are installed; nothing is imported."""
+    """Raise ConfigError unless optional libraries are installed, without an import of them."""
     for library in libraries:
         if find_spec(library) is None:
             raise _missing(library, EXTRAS[library])
 
 
 def missing_library(error: ImportError) -> ConfigError | None:
-    """The error of a missing optional library in place of Python's; None if the import failed for another reason."""
+    """Return the error of a missing optional library, or None if the import failed for another reason."""
     library = (error.name or "").partition(".")[0]
     is_missing = library in EXTRAS and find_spec(library) is None
     return _missing(library, EXTRAS[library]) if is_missing else None

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of writing `path` into an OutputError that says what to do."""
+    """Raise an OSError of writing `path` again as OutputError with advice."""
     try:
         yield
     except OSError as error:
@@ -53,7 +52,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
     """Raise DataError if one of these entries of a folder is a link.
 
-    An untrusted folder could else make us read, write or delete what is not in it.
+    A link in an untrusted folder could make us read, write or delete files outside it.
     """
     for entry in (folder / name for name in names):
         if entry.is_symlink():
@@ -61,7 +60,7 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 
 
 def make_folder(path: str | Path) -> Path:
-    """Create the folder `path` (parents too) unless it is there."""
+    """Create the folder `path` and its parents unless it exists, and return it."""
     folder = Path(path)
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +83,7 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            # mkstemp makes private files, but results are for everyone.
+            # mkstemp creates private files, but results are for everyone.
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(target)
             sync_folder(target.parent)
@@ -109,7 +108,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; only POSIX lets a folder be opened for that."""
+    """Flush the entries of a folder to the disk, such as a rename; only POSIX can open a folder for that."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -130,7 +129,7 @@ def write_text(path: str | Path, text: str) -> None:
         stream.write(text.encode(errors="backslashreplace"))
 
 
-def shown_text(text: str) -> str:
+def utf8_text(text: str) -> str:
     """Replace bytes of a file name that are not UTF-8 by question marks."""
     return text.encode(errors="replace").decode()
 
@@ -141,7 +140,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def parse_json(text: str) -> Any:
-    """The value of an untrusted json text; ValueError if it is malformed, too deep, or cannot be encoded again."""
+    """Parse untrusted json text; ValueError if it is malformed, nested too deeply, or cannot be encoded again."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -153,16 +152,16 @@ def parse_json(text: str) -> Any:
 
 def read_plain(path: Path, most: int) -> bytes:
     """Read a plain file of at most `most` bytes; OSError for anything else, such as a pipe, which would block."""
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no plain file")
-    if facts.st_size > most:
-        raise OSError(errno.EFBIG, f"it has {decimal(facts.st_size)}, at most {decimal(most)} are read")
+    if status.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {decimal(status.st_size)}, at most {decimal(most)} are read")
     return path.read_bytes()
 
 
 def append_line(path: str | Path, text: str) -> None:
-    """Add one line to the end of `path`, and return when it is on the disk: a crash can tear only the last line."""
+    """Append one line to a file, and return once it is on the disk: a crash can truncate only the last line."""
     target = Path(path)
     make_folder(target.parent)
     with explain_write_errors(target), target.open("ab") as stream:
@@ -178,7 +177,7 @@ def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays `names` of an .npz file, all of them when none is named. Nothing is ever unpickled."""
+    """Read the arrays `names` of an .npz file, or all of them if no name is passed. Nothing is ever unpickled."""
     try:
         with zipfile.ZipFile(path) as stored:
             arrays = {}
@@ -197,13 +196,13 @@ CHECKSUM = "checksum"
 
 
 def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A json object with a checksum of its other fields."""
-    rest = {name: part for name, part in value.items() if name != CHECKSUM}
-    return {**rest, CHECKSUM: crc32(json.dumps(rest, sort_keys=True).encode())}
+    """Return a json object with a checksum of its other fields."""
+    rest = {field: part for field, part in value.items() if field != CHECKSUM}
+    return {**rest, CHECKSUM: zlib.crc32(json.dumps(rest, sort_keys=True).encode())}
 
 
-def verify_checksum(value: Any, what: str) -> dict[str, Any]:
-    """The json object without its checksum, or ValueError if that does not match."""
+def verify_checksum(value: Any, name: str) -> dict[str, Any]:
+    """Return a json object without its checksum; ValueError cites `name` if that does not match."""
     if not isinstance(value, dict) or value.get(CHECKSUM) != with_checksum(value)[CHECKSUM]:
-        raise ValueError(f"{what} does not match its checksum")
-    return {name: part for name, part in value.items() if name != CHECKSUM}
+        raise ValueError(f"{name} does not match its checksum")
+    return {field: part for field, part in value.items() if field != CHECKSUM}

@@ -1,9 +1,9 @@
-"""The right to write in a folder: a lock of the operating system.
+"""A lock of the operating system that gives one process the right to write in a folder.
 
     with writer_lock(folder / "lock", "process {holder} is writing into '{folder}'."):
         ...
 
-The lock ends with its process, also if that is killed.
+The lock ends with its process, even if that is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def writer_lock(path: Path, refusal: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # a file that stays does no harm
+        # A lock file that cannot be deleted does no harm, since the lock ends with its descriptor.
+        with suppress(OSError):
             path.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -42,11 +43,11 @@ def _locked_file(path: Path, refusal: str) -> int:
             holder = os.read(descriptor, 20).decode()
             os.close(descriptor)
             raise InputError(refusal.format(folder=path.parent, holder=holder or "unknown"))
-        if _is_in_place(descriptor, path):
+        if _is_current(descriptor, path):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
             return descriptor
-        # Its last holder has just deleted it.
+        # The last holder has just deleted this file.
         os.close(descriptor)
 
 
@@ -56,7 +57,7 @@ def try_lock(descriptor: int) -> bool:
         if sys.platform == "win32":
             import msvcrt
 
-            # Others may read what is not locked: the number of the process.
+            # The first bytes stay unlocked, so that other processes can read the number of the holder.
             os.lseek(descriptor, 100, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
             os.lseek(descriptor, 0, os.SEEK_SET)
@@ -69,8 +70,8 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def _is_in_place(descriptor: int, path: Path) -> bool:
-    """Whether the locked file is still the one that others would lock."""
+def _is_current(descriptor: int, path: Path) -> bool:
+    """Return whether the locked file is still the one at its path, which other processes would lock."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

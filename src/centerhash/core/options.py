@@ -16,21 +16,21 @@ from centerhash.core.errors import ConfigError, did_you_mean
 class Options(BaseModel):
     """Base of every set of options: frozen, and no key is ever silently ignored."""
 
-    # json has no infinity: a model stored with one would come back with another value
+    # json has no infinity, so a stored model would load with another value.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _explained(error, type(self), type(self).__name__) from None
+            raise _config_error(error, type(self), type(self).__name__) from None
 
-    # pydantic then validates options within options without calling this __init__, and errors name the whole path
+    # With this flag, pydantic validates nested options without calling this __init__, and errors name the whole path.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
-# Arguments of a loss or a shallow method that are no options: training passes them.
-PASSED = ("centers", "classes", "bits", "seed")
+# Training passes these arguments of a loss or a shallow method, so they are no options.
+_TRAINING_ARGUMENTS = ("centers", "classes", "bits", "seed")
 
 
 def Option(help: str, *, alias: str | None = None, **bounds: Any) -> Any:
@@ -42,18 +42,15 @@ def Option(help: str, *, alias: str | None = None, **bounds: Any) -> Any:
 
 
 def _arguments(cls: type) -> dict[str, tuple[Any, Any]]:
-    """Annotation and default of each argument of a constructor.
-
-    A constructor with `**options` has those of its base class too.
-    """
+    """Return annotation and default of each argument of a constructor, with `**options` also of its base classes."""
     arguments: dict[str, tuple[Any, Any]] = {}
     for constructor in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
         parameters = inspect.signature(constructor).parameters.values()
         hints = get_type_hints(constructor, include_extras=True)
-        for one in parameters:
-            if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-                arguments.setdefault(one.name, (hints.get(one.name, Any), one.default))
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        for item in parameters:
+            if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY):
+                arguments.setdefault(item.name, (hints.get(item.name, Any), item.default))
+        if not any(item.kind is item.VAR_KEYWORD for item in parameters):
             break
     return arguments
 
@@ -64,27 +61,27 @@ def options_of(cls: type) -> type[Options]:
     fields: dict[str, Any] = {
         name: (annotation, default)
         for name, (annotation, default) in _arguments(cls).items()
-        if default is not inspect.Parameter.empty and name not in PASSED
+        if default is not inspect.Parameter.empty and name not in _TRAINING_ARGUMENTS
     }
     return create_model(cls.__name__, __base__=Options, **fields)
 
 
 def passed_arguments(cls: type) -> list[str]:
-    """Return the names of the arguments in PASSED that the constructor of a class accepts."""
-    return [name for name in _arguments(cls) if name in PASSED]
+    """Return the arguments of the constructor of a class that training passes."""
+    return [name for name in _arguments(cls) if name in _TRAINING_ARGUMENTS]
 
 
 def check_options(cls: type, keywords: Mapping[str, Any]) -> None:
     """Raise ConfigError unless all keyword arguments of a constructor are known and within their bounds."""
-    others = _arguments(cls).keys() - options_of(cls).model_fields.keys()
-    options = {name: value for name, value in keywords.items() if name not in others}
-    read_options(options_of(cls), options, cls.__name__)
+    required = _arguments(cls).keys() - options_of(cls).model_fields.keys()
+    options = {name: value for name, value in keywords.items() if name not in required}
+    options_of(cls)(**options)
 
 
 def setting(
     default: Any, help: str, panel: str = "", *, shown: str = "", choices: Sequence[str] = (), **limits: Any
 ) -> Any:
-    """A field that the command line offers as an option, in a panel of its help; `shown` describes the default."""
+    """Describe a field that is also a command-line option, in a panel of its help; `shown` is the text of its default."""
     if choices:
         limits["pattern"] = f"^({'|'.join(map(re.escape, choices))})$"
     extra: dict[str, Any] = {"panel": panel, "shown": shown, "choices": list(choices)}
@@ -94,43 +91,44 @@ def setting(
 OptionsType = TypeVar("OptionsType", bound=Options)
 
 
-def option_names(kind: type[BaseModel]) -> list[str]:
-    """Names of the options of `kind`, as a user writes them."""
-    return [field.alias or name for name, field in kind.model_fields.items()]
+def option_names(cls: type[BaseModel]) -> list[str]:
+    """Return the names of the options of a class, as a user writes them."""
+    return [field.alias or name for name, field in cls.model_fields.items()]
 
 
-def read_options(kind: type[OptionsType], values: Mapping[str, Any], what: str) -> OptionsType:
-    """Build `kind` from loose values as its constructor does; errors name `what` the options are of."""
+def read_options(cls: type[OptionsType], values: Mapping[str, Any], owner: str) -> OptionsType:
+    """Build options of a class from loose values as its constructor does; errors cite their `owner`."""
     try:
-        return kind.model_validate(dict(values))
+        return cls.model_validate(dict(values))
     except ValidationError as error:
-        raise _explained(error, kind, what) from None
+        raise _config_error(error, cls, owner) from None
 
 
-def joined(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Join loose values, of which later ones override earlier ones, also within options such as `head`."""
-    whole: dict[str, Any] = {}
+def merge_options(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge loose values, of which later ones override earlier ones, also within options such as `head`."""
+    merged: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
-            before = whole.get(name)
-            inner = before if isinstance(before, Mapping) and isinstance(value, Mapping) else None
-            whole[name] = value if inner is None else {**inner, **value}
-    return whole
+            earlier: Any = merged.get(name)
+            both = isinstance(earlier, Mapping) and isinstance(value, Mapping)
+            merged[name] = {**earlier, **value} if both else value
+    return merged
 
 
-def _explained(error: ValidationError, kind: type[Options], what: str) -> ConfigError:
-    return ConfigError("\n".join(_sentence(item, kind, what) for item in error.errors()))
+def _config_error(error: ValidationError, cls: type[BaseModel], owner: str) -> ConfigError:
+    return ConfigError("\n".join(_sentence(item, cls, owner) for item in error.errors()))
 
 
-def _sentence(item: Any, kind: type[BaseModel], what: str) -> str:
+def _sentence(item: Any, cls: type[BaseModel], owner: str) -> str:
     path = [str(part) for part in item["loc"]]
-    if not path:  # of several options together
-        return f"{what}: {item['msg'].removeprefix('Value error, ')}."
+    # An error without a path is about several options together.
+    if not path:
+        return f"{owner}: {item['msg'].removeprefix('Value error, ')}."
     if item["type"] != "extra_forbidden":
-        return f"option '{'.'.join(path)}' of {what} cannot be {item['input']!r}: {item['msg']}."
-    for name in path[:-1]:  # options within options
-        field = kind.model_fields.get(name)
-        kind = field.annotation if field and isinstance(field.annotation, type) else kind
-    names = option_names(kind)
+        return f"option '{'.'.join(path)}' of {owner} cannot be {item['input']!r}: {item['msg']}."
+    for name in path[:-1]:
+        field = cls.model_fields.get(name)
+        cls = field.annotation if field and isinstance(field.annotation, type) else cls
+    names = option_names(cls)
     hint = did_you_mean(path[-1], names)
-    return f"unknown option '{'.'.join(path)}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."
+    return f"unknown option '{'.'.join(path)}' of {owner}.{hint} Allowed: {', '.join(names) or 'none'}."

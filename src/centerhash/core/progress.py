@@ -1,4 +1,4 @@
-"""Progress: the one callback of long work, and bars on a terminal or in a notebook."""
+"""Progress of long work: its callback, and bars on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Called with the stage of the work ("features"), how many of how many are done, and a note ("loss 0.71")."""
+    """A callback that receives the stage of the work ("features"), two counts, and a note ("loss 0.71")."""
 
     def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         """Move the bar of `stage` to `done` of `total`."""
 
 
 def silent(stage: str, done: int, total: int, note: str = "", /) -> None:
-    """The callback that does nothing: the default of internal functions."""
+    """Do nothing; the default callback of internal functions."""
 
 
 @contextmanager
@@ -29,16 +29,17 @@ def bars(console: Console | None = None) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    shown = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
     with RichProgress(
         TextColumn("{task.description:<10}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
-        console=shown,
-        speed_estimate_period=3600,  # steps such as training runs take minutes
-        disable=not (shown.is_terminal or shown.is_jupyter),
+        console=console,
+        # A step such as a training run takes minutes.
+        speed_estimate_period=3600,
+        disable=not (console.is_terminal or console.is_jupyter),
     ) as open_bars:
         tasks: dict[str, TaskID] = {}
 

@@ -13,13 +13,13 @@ from centerhash.core.extras import require
 if TYPE_CHECKING:
     from rich.table import Table
 
-Row = TypeVar("Row")
+RowT = TypeVar("RowT")
 
 
-class RowSequence(Sequence[Row]):
+class RowSequence(Sequence[RowT]):
     """Base of sequences with further attributes."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[RowT]) -> None:
         self._rows = tuple(rows)
 
     def __len__(self) -> int:
@@ -30,16 +30,16 @@ class RowSequence(Sequence[Row]):
 
 
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A DataFrame with a column per key."""
+    """Return a DataFrame with a column per key."""
     return require("pandas").DataFrame(list(rows))
 
 
 def text_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, show_lines: bool = False
 ) -> Table:
-    """A table for a terminal: a column whose name begins with > is aligned right, and the first is never folded.
+    """Return a table for a terminal; if all columns are unnamed, it has no header.
 
-    Without any name there is no header.
+    A column whose name begins with > is aligned right, and the first named one is never folded.
     """
     from rich.table import Table
 
@@ -58,7 +58,7 @@ def text_table(
 
 
 def templates_of(*packages: str) -> Environment:
-    """The HTML templates in the folders `templates` of packages, which escape all values."""
+    """Return the HTML templates in the folders `templates` of packages; they escape all values."""
     loader = ChoiceLoader([PackageLoader(package) for package in packages])
     return Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -69,5 +69,5 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    """Escape control characters, which would steer a terminal; line breaks and tabs stay."""
+    """Escape control characters, which would control a terminal; line breaks and tabs stay."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -1,4 +1,4 @@
-"""Data sets: folders of images with labels, folders of features, their splits, and reading single images."""
+"""Datasets of images or features with labels and splits, and the decoding of single images."""
 
 from __future__ import annotations
 

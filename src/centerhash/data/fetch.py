@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import shutil
 import tarfile
 import time
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-from centerhash.core.errors import DataError, OutputError
+from centerhash.core.errors import DataError, OutputError, first_line
 from centerhash.core.files import explain_write_errors, make_folder
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 
-# Seconds before each request of one call.
-PAUSES = (0, 1, 2, 4, 8, 16)
+PAUSE_SECONDS = (0, 1, 2, 4, 8, 16)
 _BLOCK, _MB = 2**20, 10**6
-_TIMEOUT_SECONDS = 30.0
 
 
 def download(
@@ -31,91 +29,79 @@ def download(
 ) -> Path:
     """Download `url` to `target`, which exists only once it is complete and verified, and return it.
 
-    Bytes go to `target.part`. After a cut connection, or in a later call, only the rest is requested if `md5` is known,
-    which detects a file that has changed on the server; otherwise the download starts again. A `target` that exists is
-    verified by `size` and `md5` and kept. `progress` receives the file name, and megabytes done and in all.
+    Bytes go to `target.part`. If `md5` is known, which detects a file that changed on the server, a retry or a later call
+    requests only the rest; otherwise it starts again. A `target` that exists is verified by `size` and `md5` and kept.
+    `progress` receives the file name, and megabytes done and in all.
     """
     if target.is_file():
         _verify(target, size, md5)
         return target
     part = make_folder(target.parent) / f"{target.name}.part"
-    reason = ""
-    for pause in PAUSES:
+    for pause in PAUSE_SECONDS:
         time.sleep(pause)
         start = part.stat().st_size if md5 and part.is_file() else 0
         try:
-            if (size and start >= size) or _request(url, part, start, progress):
-                break
-            reason = "the connection was cut"
-        except (http.client.HTTPException, OSError) as error:
-            reason = str(error) or type(error).__name__
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                raise DataError(f"'{url}' answers {reason}.") from error
-    else:
-        raise DataError(
-            f"'{url}' could not be downloaded ({reason}). What has arrived is kept: check the internet connection and "
-            "run the same command again, or use another address."
-        )
-    try:
-        _verify(part, size, md5)
-    except DataError:
-        part.unlink()
-        raise
+            if not size or start < size:
+                _request(url, part, start, progress)
+            break
+        except (HTTPException, OSError) as error:
+            if pause == PAUSE_SECONDS[-1] or (isinstance(error, HTTPError) and error.code < 500):
+                raise DataError(
+                    f"'{url}' could not be downloaded ({first_line(error)}): check the address and the internet "
+                    "connection, then run the same command again. Downloaded bytes are kept."
+                ) from error
+    _verify(part, size, md5, delete=True)
     with explain_write_errors(target):
         part.replace(target)
     return target
 
 
-def _request(url: str, part: Path, start: int, progress: Progress) -> bool:
-    """Request the bytes from `start`, append them to the part, and return whether all have arrived."""
+def _request(url: str, part: Path, start: int, progress: Progress) -> None:
+    """Request the bytes from `start` and append them to the part; ConnectionError if not all arrive."""
     headers = {"User-Agent": f"centerhash/{__version__}"} | ({"Range": f"bytes={start}-"} if start else {})
-    request = urllib.request.Request(url, headers=headers)
     # The addresses are those of the catalogue, or of a mirror that begins with http.
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # nosec B310
+    with urlopen(Request(url, headers=headers), timeout=30) as response:  # nosec B310
         done = start if response.status == 206 else 0
         total = None if response.length is None else done + response.length
-        with explain_write_errors(part):
-            stream = part.open("ab" if done else "wb")
-        with stream:
-            while block := response.read(_BLOCK):
-                with explain_write_errors(part):  # a full disk must not look like a cut connection
-                    stream.write(block)
-                    stream.flush()
-                done += len(block)
-                progress(part.stem, done // _MB, max((total or done) // _MB, 1), "MB")
-    return total is None or done >= total
+        while block := response.read(_BLOCK):
+            # A full disk is an OutputError, unlike a cut connection.
+            with explain_write_errors(part), part.open("ab" if done else "wb") as stream:
+                stream.write(block)
+            done += len(block)
+            progress(part.stem, done // _MB, max((total or done) // _MB, 1), "MB")
+    if done < (total or 1):
+        raise ConnectionError("the connection was cut")
 
 
-def _verify(path: Path, size: int | None, md5: str | None) -> None:
-    """Raise DataError if a file has another size or checksum than expected."""
+def _verify(path: Path, size: int | None, md5: str | None, *, delete: bool = False) -> None:
+    """Raise DataError if a file has another size or checksum than expected; with `delete`, delete it first."""
     with path.open("rb") as stream:
-        seen = (path.stat().st_size, hashlib.file_digest(stream, "md5").hexdigest())
-    expected = (size or seen[0], md5 or seen[1])
-    if seen != expected:
+        actual = (path.stat().st_size, hashlib.file_digest(stream, "md5").hexdigest())
+    expected = (size or actual[0], md5 or actual[1])
+    if actual != expected:
+        if delete:
+            path.unlink()
         raise DataError(
-            f"'{path}' has (bytes, MD5 checksum) {seen} instead of {expected}: delete it if it still exists, and run "
-            "the same command again."
+            f"'{path}' has (bytes, MD5) {actual}, not {expected}: delete it if it exists, and run the same command again."
         )
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Raise OutputError if the disk cannot hold what is about to be written."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
+    """Raise OutputError if the disk has less space than the bytes to write."""
+    if needed > (available := shutil.disk_usage(folder).free):
         raise OutputError(
-            f"'{folder}' needs {needed / 1e9:.2f} GB, but its disk has {free / 1e9:.2f} GB left: free some space or "
+            f"'{folder}' needs {needed / 1e9:.2f} GB, but its disk has {available / 1e9:.2f} GB left: free some space or "
             "choose another folder. Downloaded files are kept."
         )
 
 
 def unpack(archive: Path, folder: Path, *, progress: Progress = silent) -> None:
-    """Unpack a .zip, .tar or .tar.gz into `folder`, where everything appears once all of it is unpacked.
+    """Unpack a .zip, .tar or .tar.gz into `folder` and nowhere else; everything appears once all of it is unpacked.
 
-    Nothing is written outside the folder: Python's filter for data refuses such members of a tar, links out of it and
-    devices; in a zip, it drops the parts of a name that lead out.
+    Python's data filter rejects members and links of a tar that lead out, and devices. Names in a zip lose such parts.
     """
     temporary = make_folder(folder) / f".unpacking-{archive.name}"
-    shutil.rmtree(temporary, ignore_errors=True)  # a crash may have left it behind
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a crash
     try:
         with zipfile.ZipFile(archive) if zipfile.is_zipfile(archive) else tarfile.open(archive) as stream:
             members: list[tuple[Any, int]]

@@ -1,4 +1,4 @@
-"""Read images: robust decoding to RGB, the network's square crop, and content keys."""
+"""Read images: decode them to RGB, crop them for the network, and compute content keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".jp2", ".avif"}
     | {".pgm", ".ppm", ".pnm", ".heic", ".heif"}
 )
-# Only plain picture formats: Pillow's others start programs (EPS) or read fonts and documents.
+# These are plain picture formats: others of Pillow start programs (EPS) or read fonts and documents.
 _FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM")
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
@@ -44,35 +44,33 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _DATES = (ExifTags.Base.DateTimeOriginal, ExifTags.Base.DateTimeDigitized, ExifTags.Base.DateTime)
-# What Pillow raises for broken EXIF tags.
+# Pillow raises these for broken EXIF tags.
 _BROKEN_EXIF = (SyntaxError, ValueError, KeyError, TypeError, EOFError, OSError, struct.error)
-# Orientations that swap width and height.
-_SWAPPED = range(5, 9)
 
 
 def load_image(
     source: ImageSource, *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> Image.Image:
-    """Turn a file, its bytes, a PIL image or a uint8 array into an upright RGB image; transparency is laid on white.
+    """Decode a file, its bytes, a PIL image or a uint8 array to an upright RGB image; transparent parts become white.
 
     Images of more than `max_pixels` are rejected by their header, before any pixel is decoded. With `at_least`, a JPEG
     is decoded at 1/2, 1/4 or 1/8 of its size if both sides stay that long, which is much faster.
     """
-    with _opened(source, max_pixels) as image:
+    with _open_image(source, max_pixels) as image:
         if at_least is not None and image is not source:
             image.draft(None, (at_least, at_least))
         image.load()
         rgb = _to_rgb(_turn_upright(image))
     rgb = rgb.copy() if rgb is source else rgb
-    rgb.info = {}  # an orientation left behind would be applied twice by a later reader
+    # A later reader would apply a remaining orientation again.
+    rgb.info = {}
     return rgb
 
 
 def image_list(images: Any) -> tuple[list[ImageSource], bool]:
-    """Images as a list, and whether it was a single one."""
-    single = isinstance(images, _SOURCES) and not (
-        isinstance(images, np.ndarray) and images.ndim not in (2, 3)
-    )
+    """Return images as a list, and whether the argument was a single image."""
+    is_batch = isinstance(images, np.ndarray) and images.ndim not in (2, 3)
+    single = isinstance(images, _SOURCES) and not is_batch
     sources = [images] if single or not isinstance(images, Iterable) else list(images)
     for source in sources:
         check_source(source)
@@ -80,7 +78,7 @@ def image_list(images: Any) -> tuple[list[ImageSource], bool]:
 
 
 def check_source(source: Any) -> None:
-    """Raise InputError unless something may be an image."""
+    """Raise InputError unless the type of `source` is that of an image."""
     if not isinstance(source, _SOURCES):
         raise InputError(
             f"an image is a path, bytes, a PIL image or a uint8 array, got {type(source).__name__}."
@@ -89,29 +87,33 @@ def check_source(source: Any) -> None:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of an image holds: its media type, its size when it stands upright, and its date by EXIF."""
+    """The header of an image: media type, size when it stands upright, and date by EXIF.
+
+    The date is in seconds since 1970 by the clock of the camera, as if that were set to UTC.
+    """
 
     media_type: str
     width: int
     height: int
-    taken: float | None = None  # seconds since 1970 by the clock of the camera, as if that showed UTC
+    taken: float | None = None
 
 
 def read_header(source: str | Path | bytes) -> Header:
-    """Read only the header of an image: quick, but the rest of it may be damaged."""
-    with _opened(source) as image:
-        # Pillow would decode all of a PNG to look for EXIF behind its pixels, where next to no program writes it.
+    """Read only the header of an image, which is fast; its pixels may be damaged."""
+    with _open_image(source) as image:
+        # Pillow would decode a whole PNG to look for EXIF behind its pixels, where hardly any program writes it.
         bare = image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys()
-        tags = {} if bare else exif_tags(image)
-        swapped = tags.get(ExifTags.Base.Orientation) in _SWAPPED
+        tags = {} if bare else _exif_tags(image)
+        # These orientations swap width and height.
+        swapped = tags.get(ExifTags.Base.Orientation) in range(5, 9)
         width, height = reversed(image.size) if swapped else image.size
-        # MPO is a JPEG with more images behind it.
+        # MPO is a JPEG followed by more images.
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-    return Header(Image.MIME[kind], width, height, date_taken(tags))
+    return Header(Image.MIME[kind], width, height, _date_taken(tags))
 
 
-def exif_tags(image: Image.Image) -> dict[int, Any]:
-    """Return the EXIF tags of an image, also those of the part about the photo; none if they are broken."""
+def _exif_tags(image: Image.Image) -> dict[int, Any]:
+    """Return the EXIF tags of an image, with those of the part about the photo; none if they are broken."""
     try:
         exif = image.getexif()
         return {**exif.get_ifd(ExifTags.IFD.Exif), **exif}
@@ -119,8 +121,8 @@ def exif_tags(image: Image.Image) -> dict[int, Any]:
         return {}
 
 
-def date_taken(tags: Mapping[int, Any]) -> float | None:
-    """Return when a photo was taken by its EXIF tags; None if no date makes sense."""
+def _date_taken(tags: Mapping[int, Any]) -> float | None:
+    """Return the date of a photo by its EXIF tags; None without a valid date."""
     for date in _DATES:
         text = str(tags.get(date)).strip("\0 ")[:19].replace("-", ":", 2)
         with suppress(ValueError):  # "0000:00:00 00:00:00", blanks
@@ -136,7 +138,7 @@ def load_pixels(
     interpolation: str = "bilinear",
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
-    """Load an image as the network sees it, (crop, crop, 3) uint8, decoding large JPEGs at a reduced size."""
+    """Load an image as the input of the network, (crop, crop, 3) uint8; large JPEGs are decoded at a reduced size."""
     image = load_image(source, max_pixels=max_pixels, at_least=2 * resize)
     return squash_and_crop(image, resize, crop, interpolation)
 
@@ -144,14 +146,15 @@ def load_pixels(
 def load_views(
     source: ImageSource, resize: int, crop: int, *, interpolation: str, max_pixels: int
 ) -> NDArray[np.uint8]:
-    """As `load_pixels`, (n, crop, crop, 3): the image, and the part between its borders if it has some."""
+    """Load views (n, crop, crop, 3) as `load_pixels`: the image, and the part between its borders if it has some."""
     image = load_image(source, max_pixels=max_pixels, at_least=2 * resize)
     square = squash_and_crop(image, resize, resize, interpolation)
     start = (resize - crop) // 2
     views, box = [square[start : start + crop, start : start + crop]], inner_box(square)
-    if box is not None:  # cut out of the image itself: the square holds fewer pixels of it
-        sides = np.tile([image.width / resize, image.height / resize], 2)
-        inner = image.crop(tuple(np.rint(sides * box).astype(int).tolist()))
+    if box is not None:
+        # The image itself is cropped, since the square has fewer pixels.
+        scales = np.tile([image.width / resize, image.height / resize], 2)
+        inner = image.crop(tuple(np.rint(scales * box).astype(int).tolist()))
         views.append(squash_and_crop(inner, resize, crop, interpolation))
     return np.stack(views)
 
@@ -159,7 +162,7 @@ def load_views(
 def squash_and_crop(
     image: Image.Image, resize: int = 256, crop: int = 224, interpolation: str = "bilinear"
 ) -> NDArray[np.uint8]:
-    """Squash the whole frame to a square of `resize`, cut out the center: (crop, crop, 3) uint8 (Sec. 4.3).
+    """Squash the whole frame to a square of `resize` and crop its center: (crop, crop, 3) uint8 (Sec. 4.3).
 
     The filter (bilinear, bicubic) widens with the reduction, so that fine patterns do not alias.
     """
@@ -169,35 +172,39 @@ def squash_and_crop(
         raise InputError(f"the crop must be 1 to {resize} (the size after resizing), got {crop}.")
     square = image.resize((resize, resize), Image.Resampling[interpolation.upper()])
     start = (resize - crop) // 2
-    pixels = np.asarray(square, dtype=np.uint8)[start : start + crop, start : start + crop]
-    return pixels.copy()  # also of the whole frame, since what Pillow gives can only be read
+    # Arrays of Pillow are read-only, so the whole frame is copied too.
+    return np.asarray(square, dtype=np.uint8)[start : start + crop, start : start + crop].copy()
 
 
 def content_key(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes: equal pictures under other names share their cached features."""
+    """Return the SHA-256 of a file's bytes, so that equal pictures with different names share cached features."""
     with _open_source(path, f"'{path}'") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def _opened(source: ImageSource, max_pixels: float = math.inf) -> Iterator[Image.Image]:
-    """An image of which the header was read; what Pillow raises of it in the block becomes an ImageError."""
-    name = "image bytes" if isinstance(source, bytes) else "the image"
-    with ExitStack() as stack:
-        stream: Stream | Image.Image | NDArray[np.uint8]
-        if isinstance(source, str | Path | bytes):
-            name = name if isinstance(source, bytes) else f"'{source}'"
-            stream = _open_source(source, name)
-            stack.callback(stream.close)
-        else:
-            stream = source
+def _open_image(source: ImageSource, max_pixels: float = math.inf) -> Iterator[Image.Image]:
+    """Yield an image whose header was read; errors of Pillow in the block become an ImageError."""
+    opened: AbstractContextManager[Stream | Image.Image | NDArray[np.uint8]]
+    if isinstance(source, str | Path | bytes):
+        name = "image bytes" if isinstance(source, bytes) else f"'{source}'"
+        opened = _open_source(source, name)
+    else:
+        name, opened = "the image", nullcontext(source)
+    with opened as stream:
         try:
             image = _read_header(stream)
-            _check_size(image, name, max_pixels)
+            width, height = image.size
+            if width * height > max_pixels:
+                raise ImageError(
+                    f"cannot read {name}: {width:,} x {height:,} is {width * height:,} pixels, more than the limit of "
+                    f"{max_pixels:,}. Shrink it, or raise max_pixels if you trust the file."
+                )
             yield image
         except ImageError:
             raise
-        except Exception as error:  # damaged files make Pillow raise nearly anything
+        except Exception as error:
+            # Damaged files make Pillow raise nearly anything.
             raise ImageError(f"cannot read {name}: {first_line(error)}.") from error
 
 
@@ -206,18 +213,19 @@ def _open_source(source: str | Path | bytes, name: str) -> Stream:
     if isinstance(source, bytes):
         return io.BytesIO(source)
     try:
-        if stat.S_ISREG(Path(source).stat().st_mode):  # a pipe would block for ever
+        # Opening a pipe would block forever.
+        if stat.S_ISREG(Path(source).stat().st_mode):
             return Path(source).open("rb")
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+    except (OSError, ValueError) as error:  # ValueError: null byte
         raise ImageError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}.") from error
     raise ImageError(f"cannot read {name}: it is no regular file.")
 
 
 def _read_header(stream: Stream | Image.Image | NDArray[np.uint8]) -> Image.Image:
-    """Find the format by its first bytes and parse the header only.
+    """Detect the format by the first bytes and parse the header only.
 
-    Image.open would do the same, but it compares the size with a global limit and warns, which threads cannot silence
-    for themselves; `_check_size` does that instead.
+    Image.open would do the same, but it also compares the size with a global limit and warns, which threads cannot
+    silence separately.
     """
     if isinstance(stream, np.ndarray):
         shape, channels = stream.shape, stream.shape[2:]
@@ -231,32 +239,22 @@ def _read_header(stream: Stream | Image.Image | NDArray[np.uint8]) -> Image.Imag
         return stream
     prefix = stream.read(64)
     stream.seek(0)
-    if prefix[4:8] == b"ftyp" and any(brand in prefix for brand in _HEIC_BRANDS):  # as photos of phones begin
+    if prefix[4:8] == b"ftyp" and any(brand in prefix for brand in _HEIC_BRANDS):  # photos of phones
         import pillow_heif
 
         pillow_heif.register_heif_opener()
         return Image.OPEN["HEIF"][0](stream, "")
     Image.init()
-    for kind in (kind for kind in _FORMATS if kind in Image.OPEN):  # those that this Pillow has
-        factory, accepts = Image.OPEN[kind]
-        # A text says why this Pillow cannot read the format.
+    for factory, accepts in (Image.OPEN[kind] for kind in _FORMATS if kind in Image.OPEN):
+        # `accepts` returns a text if this Pillow cannot read the format.
         if accepts is None or accepts(prefix[:16]) is True:
             return factory(stream, "")
     known = f"not an image of a known format ({', '.join(_FORMATS)}, HEIC)"
     raise ValueError(known if prefix else "it has 0 bytes")
 
 
-def _check_size(image: Image.Image, name: str, max_pixels: float) -> None:
-    width, height = image.size
-    if width * height > max_pixels:
-        raise ImageError(
-            f"cannot read {name}: {width:,} x {height:,} is {width * height:,} pixels, more than the "
-            f"limit of {max_pixels:,}. Shrink it, or raise max_pixels if you trust the file."
-        )
-
-
 def _turn_upright(image: Image.Image) -> Image.Image:
-    """Apply the EXIF orientation. Broken EXIF is no reason to reject good pixels: they stay as stored."""
+    """Apply the EXIF orientation; with broken EXIF, the pixels stay as stored."""
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation)
     except _BROKEN_EXIF:
@@ -266,24 +264,23 @@ def _turn_upright(image: Image.Image) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any mode to RGB, transparency laid on white."""
+    """Convert any mode to RGB; transparent parts become white."""
     if image.mode.startswith("I") or image.mode == "F":  # convert() would clip
         values = np.asarray(image, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("it holds NaN or infinite pixels")
-        return Image.fromarray(
-            np.rint(values.clip(0) * (255 / _white(image, values.max()))).astype(np.uint8)
-        ).convert("RGB")
+        scaled = np.rint(values.clip(0) * (255 / _white_value(image, values.max())))
+        return Image.fromarray(scaled.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy it
 
 
-def _white(image: Image.Image, most: float) -> float:
-    """The value of white of deep grayscale: 65,535 in 16 bits and in PGM, which Pillow widens to 16 bits.
+def _white_value(image: Image.Image, most: float) -> float:
+    """Return the value of white in deep grayscale: 65,535 in 16 bits and in PGM, which Pillow widens to 16 bits.
 
-    Other whole numbers and fractions state none: it is the smallest of 1 (fractions), 255 and 65,535 that holds the
+    Other formats do not define it: it is the smallest of 1 (fractions only), 255 and 65,535 that is not below the
     largest value, or else that value.
     """
     if image.mode.startswith("I;") or image.format == "PPM":
@@ -293,5 +290,5 @@ def _white(image: Image.Image, most: float) -> float:
 
 
 def is_picture_name(name: str) -> bool:
-    """Whether the name of a file is that of a picture, and not hidden."""
+    """Return whether the name of a file is that of a picture, and not hidden."""
     return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES

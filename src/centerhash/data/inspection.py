@@ -14,7 +14,7 @@ from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.data.dataset import Dataset
 from centerhash.data.images import content_key, load_image
-from centerhash.data.layouts.contents import first_few
+from centerhash.data.layouts.common import first_few
 from centerhash.data.splits import Splits
 
 _EXAMPLES = 5
@@ -22,7 +22,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class ClassCount:
-    """How many images carry a class: in all, and in each split."""
+    """Numbers of the images with a class, in all and in each split."""
 
     name: str
     images: int
@@ -33,7 +33,7 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class Copies:
-    """Images of the split `of` that are byte for byte another image of the split `among`, and the first few pairs.
+    """Images of the split `of` that are byte for byte equal to one of the split `among`, and the first few pairs.
 
     Within one split, an image counts if an earlier one is the same.
     """
@@ -70,9 +70,8 @@ def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress
     parts = [dataset.labels, *(dataset.labels[rows] for _, rows in dataset.splits.items())]
     counts = np.stack([part.sum(axis=0) for part in parts], axis=1).tolist()
     classes = tuple(ClassCount(name, *row) for name, row in zip(dataset.classes, counts, strict=True))
-    broken, copies = None, None
-    if images and dataset.image_paths is not None:
-        broken, copies = _inspect_images(dataset, dataset.image_paths, progress)
+    paths = dataset.image_paths if images else None
+    broken, copies = (None, None) if paths is None else _inspect_images(dataset, paths, progress)
     per_image = dataset.labels.sum(axis=1)
     return Inspection(
         name=dataset.name,
@@ -83,10 +82,10 @@ def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress
         labels_mean=float(per_image.mean()),
         splits={name: int(rows.size) for name, rows in dataset.splits.items()},
         overlaps={
-            f"{first} and {second}": int(np.intersect1d(rows, others).size)
-            for (first, rows), (second, others) in combinations(dataset.splits.items(), 2)
+            f"{first} and {second}": int(np.intersect1d(rows, second_rows).size)
+            for (first, rows), (second, second_rows) in combinations(dataset.splits.items(), 2)
         },
-        splits_made=dataset.splits.made,
+        splits_made=dataset.splits.source,
         broken=broken,
         copies=copies,
         warnings=(*dataset.warnings, *class_warnings(classes), *_image_warnings(broken or {}, copies or ())),
@@ -96,10 +95,11 @@ def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress
 def _inspect_images(
     dataset: Dataset, paths: Sequence[Path], progress: Progress
 ) -> tuple[dict[str, str], tuple[Copies, ...]]:
-    """Decode all images in threads; equal bytes make copies."""
+    """Decode all images in threads; images with equal bytes are copies."""
 
     def inspect(path: Path) -> str:
-        load_image(path, at_least=1)  # a JPEG is read to its end, but drawn small
+        # A JPEG is read to its end, but decoded at a small size.
+        load_image(path, at_least=1)
         return content_key(path)
 
     keys, broken = read_all(inspect, dict(enumerate(paths)), "images", progress)
@@ -113,22 +113,18 @@ def _inspect_images(
 def find_copies(groups: Iterable[Sequence[int]], splits: Splits, names: Sequence[str]) -> tuple[Copies, ...]:
     """Return the copies within and across splits, leaks from the queries first, without cases that have none.
 
-    `groups` are sorted rows of equal images. Across splits, rows that lie in both are no copies but an overlap.
+    `groups` are sorted rows of equal images. Across splits, rows that are in both are no copies but an overlap.
     """
     members = {name: set(rows.tolist()) for name, rows in splits.items()}
-    cases = [
-        ("query", "train"),
-        ("query", "database"),
-        ("train", "database"),
-        *((name, name) for name in members),
-    ]
+    cases = [("query", "train"), ("query", "database"), ("train", "database")]
+    cases += [(name, name) for name in members]
     pairs: dict[tuple[str, str], list[tuple[str, str]]] = {case: [] for case in cases}
     for group in groups:
         for (of, among), copies in pairs.items():
-            twins = [row for row in group if row in members[among]]
-            alone = (row for row in group if row in members[of] and row not in members[among])
-            same = twins[1:] if of == among else alone
-            copies += [(names[row], names[twins[0]]) for row in same if twins]
+            originals = [row for row in group if row in members[among]]
+            outside = (row for row in group if row in members[of] and row not in members[among])
+            equal = originals[1:] if of == among else outside
+            copies += [(names[row], names[originals[0]]) for row in equal if originals]
     return tuple(
         Copies(*case, len(copies), tuple(copies[:_EXAMPLES])) for case, copies in pairs.items() if copies
     )
@@ -152,7 +148,7 @@ def class_warnings(classes: Sequence[ClassCount]) -> list[str]:
             " / ".join(names) for names in spellings.values() if len(names) > 1
         ],
     }
-    return [f"{len(names):,} classes {what}: {first_few(names)}." for what, names in cases.items() if names]
+    return [f"{len(names):,} classes {case}: {first_few(names)}." for case, names in cases.items() if names]
 
 
 def _image_warnings(broken: Mapping[str, str], copies: Sequence[Copies]) -> list[str]:
@@ -164,9 +160,9 @@ def _image_warnings(broken: Mapping[str, str], copies: Sequence[Copies]) -> list
         )
     for case in copies:
         if case.of == "query" and case.among != "query":
-            query, twin = case.examples[0]
+            query, original = case.examples[0]
             warnings.append(
                 f"leak: {case.count:,} queries are copies of images in {case.among}, so the scores will look better than "
-                f"they are: '{query}' is the picture '{twin}'."
+                f"they are: '{query}' is the picture '{original}'."
             )
     return warnings

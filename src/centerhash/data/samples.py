@@ -1,4 +1,4 @@
-"""Sample datasets that come with the package: features of real photos, to try everything without a download.
+"""Sample datasets in the package: features of real photos, which need no download.
 
 data = centerhash.sample("coco6k")
 model = centerhash.train(data, method="ics-softmax", bits=64)
@@ -23,7 +23,7 @@ def sample(name: str = "coco6k") -> Dataset:
 
     "coco6k" describes 6,000 photos of COCO train2017 without the photos themselves. It holds 256 principal components
     of EfficientNet-Lite0's features, the labels, and for each label the share of the frame that the union of its boxes
-    covers. `names` are COCO's image ids. 1,000 photos are queries, the others the database; 3,000 of these train.
+    covers. `names` are COCO's image ids. 1,000 photos are queries, the rest the database; 3,000 of these train.
     """
     if name not in SAMPLES:
         raise unknown_name("sample", name, SAMPLES)

@@ -1,7 +1,7 @@
-"""Split the rows of a dataset: which train, which are queries, and which are the database.
+"""Split the rows of a dataset into training images, queries and database.
 
-The paper's protocol (Sec. 4.1): 5,000 random queries, the rest is the database, and 10,000 training images
-are drawn from the database. Smaller sets give a tenth to the queries and train on the whole database.
+The paper's protocol (Sec. 4.1) draws 5,000 random queries; the rest is the database, of which 10,000 random images are
+for training. In smaller datasets a tenth of the rows are queries, and the whole database is for training.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from centerhash.core.errors import DataError, did_you_mean
 Indices: TypeAlias = NDArray[np.int64]
 
 SPLIT_NAMES = ("train", "query", "database")
-MOST_QUERIES = 5_000
-MOST_TRAINING = 10_000
-QUERY_SHARE = 0.1
+_MOST_QUERIES, _MOST_TRAINING = 5_000, 10_000
+_QUERY_SHARE = 0.1
 
-# What folders and files are called. If a dataset has test and validation images, test images are the queries and
-# validation images are only searched.
+# These are the names of folders and files. If a dataset has test and validation images, test images are the queries and
+# validation images belong to the database only.
 _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "query", "queries"), "query"),
@@ -37,7 +36,11 @@ SPLIT_FOLDERS = "train, test (or query, val), database (or gallery)"
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Hold the row numbers of the three splits, read-only int64, and their source.
+    """The row numbers of the three splits, read-only int64, and their source.
+
+        splits = Splits(train, query, database).without(broken_rows)
+        data = data.with_splits(splits)
+        sizes = {name: len(rows) for name, rows in data.splits.items()}
 
     `train` is usually part of `database`.
     """
@@ -45,12 +48,13 @@ class Splits:
     train: Indices
     query: Indices
     database: Indices
-    made: str = "given"
+    source: str = "given"
 
     def __post_init__(self) -> None:
         for name, rows in self.items():
             indices = as_indices(rows, name).copy()
-            indices.setflags(write=False)  # a shuffle in place would silently change every later user
+            # A shuffle in place would silently change the rows of all other users.
+            indices.setflags(write=False)
             object.__setattr__(self, name, indices)
 
     def items(self) -> Iterator[tuple[str, Indices]]:
@@ -59,15 +63,15 @@ class Splits:
 
     def without(self, rows: NDArray[Any] | Sequence[int]) -> Splits:
         """Return the splits without these rows, such as images that cannot be read."""
-        left = {name: indices[~np.isin(indices, rows)] for name, indices in self.items()}
-        for name, indices in left.items():
+        remaining = {name: indices[~np.isin(indices, rows)] for name, indices in self.items()}
+        for name, indices in remaining.items():
             if not indices.size:
                 raise DataError(f"all rows of the split '{name}' must be dropped: none is left.")
-        return Splits(**left, made=self.made)
+        return Splits(**remaining, source=self.source)
 
 
 def as_indices(values: NDArray[Any] | Sequence[int], name: str) -> Indices:
-    """Turn row numbers into int64 (n,), rejecting masks and fractions."""
+    """Return row numbers as int64 (n,); masks and fractions are rejected."""
     array = as_array(values, f"the split '{name}'")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise DataError(
@@ -78,7 +82,7 @@ def as_indices(values: NDArray[Any] | Sequence[int], name: str) -> Indices:
 
 
 def check_indices(indices: Indices, size: int, name: str) -> None:
-    """Reject an empty split, rows outside [0, size) and repeated rows."""
+    """Raise DataError for an empty split, rows outside [0, size) and repeated rows."""
     rows, counts = np.unique(indices, return_counts=True)
     if not rows.size:
         raise DataError(f"the split '{name}' is empty: it needs at least one row.")
@@ -91,7 +95,7 @@ def check_indices(indices: Indices, size: int, name: str) -> None:
 
 
 def check_splits(splits: Splits, size: int) -> list[str]:
-    """Refuse splits that cannot be used with `size` rows; return warnings about overlaps and unused rows.
+    """Check that splits fit `size` rows, and return warnings about overlaps and unused rows.
 
     Training rows in the database are part of the protocol and give no warning.
     """
@@ -115,41 +119,40 @@ def check_splits(splits: Splits, size: int) -> list[str]:
 
 def make_splits(
     size: int,
-    given: Mapping[str, Any] | None = None,
+    splits: Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
     source: str = "given",
     queries: int | None = None,
-    training: int = MOST_TRAINING,
+    training: int = _MOST_TRAINING,
 ) -> Splits:
-    """Complete the splits that are `given` (any of train, query, database) for `size` rows.
+    """Draw those of train, query and database that are not in `splits`, for `size` rows.
 
-    `queries` are drawn, by default a tenth of the rows and at most 5,000, and at most `training` rows to train on.
-    Queries are drawn from outside the given training rows, and outside the given database where rows are left
-    there; the database is all but the queries; training rows are drawn from the database without the queries.
+    `queries` is the number of queries, by default a tenth of the rows and at most 5,000; `training` is the largest number
+    of training rows. Queries are drawn outside a known training split, and outside a known database if rows are left
+    there. The database is all rows but the queries. Training rows are drawn from the database without the queries.
     """
     whole_number(seed, "the seed", 0)
-    known = {name: as_indices(values, name) for name, values in (given or {}).items()}
+    known = {name: as_indices(values, name) for name, values in (splits or {}).items()}
     for name, indices in known.items():
         check_indices(indices, size, name)
     if size < 2:
-        raise DataError(f"{size} row(s) cannot be split: at least 2 are needed, one to ask and one to find.")
+        raise DataError(f"{size} row(s) cannot be split: at least 2 are needed, a query and a database item.")
     generator = np.random.default_rng(seed)
-    origin = [source] if known else []
-    drawn = []
-    nothing = np.empty(0, dtype=np.int64)
+    sources = [source] if known else []
+    random_splits = []
     if "query" not in known:
-        count = min(MOST_QUERIES, max(1, round(QUERY_SHARE * size))) if queries is None else queries
-        untrained = np.setdiff1d(np.arange(size), known.get("train", nothing))
-        unsearched = np.setdiff1d(untrained, known.get("database", nothing))
+        count = min(_MOST_QUERIES, max(1, round(_QUERY_SHARE * size))) if queries is None else queries
+        untrained = np.setdiff1d(np.arange(size), known.get("train", ()))
+        unsearched = np.setdiff1d(untrained, known.get("database", ()))
         pool = unsearched if unsearched.size else untrained
         if not pool.size:
             raise DataError(f"the training split holds all {size:,} rows: none is left to draw queries from.")
         known["query"] = np.sort(generator.choice(pool, size=min(count, pool.size), replace=False))
-        drawn.append("query")
+        random_splits.append("query")
     if "database" not in known:
         known["database"] = np.setdiff1d(np.arange(size), known["query"])
-        origin += ["database is all but the queries"] if origin else []
+        sources += ["database is all but the queries"] if sources else []
     if "train" not in known:
         pool = np.setdiff1d(known["database"], known["query"])
         if not pool.size:
@@ -157,23 +160,24 @@ def make_splits(
         if pool.size > training:
             pool = np.sort(generator.choice(pool, size=training, replace=False))
         known["train"] = pool
-        drawn.append("train")
-    if drawn:
-        origin.append(f"{' and '.join(drawn) + ' ' if origin else ''}drawn with seed {seed}")
-    return Splits(**known, made="; ".join(origin))
+        random_splits.append("train")
+    if random_splits:
+        names = f"{' and '.join(random_splits)} " if sources else ""
+        sources.append(f"{names}drawn with seed {seed}")
+    return Splits(**known, source="; ".join(sources))
 
 
-def splits_from_column(cells: Sequence[str], where: Sequence[str]) -> dict[str, Indices]:
+def splits_from_column(cells: Sequence[str], locations: Sequence[str]) -> dict[str, Indices]:
     """Read a `split` column: train, query, database or several joined by `|`; an empty cell is in no split.
 
-    `where` says where each cell stands, for the error text. Splits that no cell names are left out.
+    Errors cite the `locations` of the cells. Splits that are in no cell are omitted.
     """
     members: dict[str, list[int]] = {name: [] for name in SPLIT_NAMES}
     for row, cell in enumerate(cells):
         for word in dict.fromkeys(word.strip() for word in cell.split("|") if cell.strip()):
             if word not in members:
                 raise DataError(
-                    f"{where[row]}: unknown split '{word}'.{did_you_mean(word, SPLIT_NAMES)} "
+                    f"{locations[row]}: unknown split '{word}'.{did_you_mean(word, SPLIT_NAMES)} "
                     "Allowed: train, query, database, or several joined by '|'."
                 )
             members[word].append(row)
@@ -186,14 +190,14 @@ def folder_split(name: str) -> str | None:
 
 
 def file_split(stem: str) -> str | None:
-    """Return the split that a file's name begins with, as in `train-00000-of-00002`; else None."""
+    """Return the split at the beginning of a file's name, as in `train-00000-of-00002`; else None."""
     return _WORDS.get(re.split(r"[-_.\d]", stem.lower(), maxsplit=1)[0])
 
 
 def splits_from_words(words: Sequence[str | None]) -> dict[str, Indices]:
-    """Turn one word per row into the splits that are named.
+    """Return the splits of rows from one word per row, or none if all rows have the same word.
 
-    A single word on all rows says nothing: much of what is published holds only a `train` part.
+    Many published datasets hold only a `train` part, which is then not a split.
     """
     if len(set(words)) < 2:
         return {}

@@ -22,7 +22,7 @@ Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
 def as_tensor(image: Image.Image) -> Tensor:
-    """An RGB image as uint8 (3, height, width)."""
+    """Return an RGB image as uint8 (3, height, width)."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 

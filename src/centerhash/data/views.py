@@ -1,4 +1,4 @@
-"""Views of a query image, so that a screenshot, a framed or a rotated copy finds the photo."""
+"""Views of a query image, so that a search with a screenshot, a framed or a rotated copy returns the photo."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels: TypeAlias = NDArray[np.uint8]
-Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 # A row or column of pixels is plain below this standard deviation of its brightness.
 _PLAIN_DEVIATION = 4.0
-# The shares of a side between which the part inside borders is worth a view.
-_SMALLEST_PART, _LARGEST_PART = 0.25, 0.96
+# The part inside borders becomes a view if its share of each side is between these limits.
+_SMALLEST_SHARE, _LARGEST_SHARE = 0.25, 0.96
 
 
-def inner_box(pixels: Pixels) -> Box | None:
-    """Return the part of an image (H, W, 3) between plain borders or bars; None if there are none."""
+def inner_box(pixels: Pixels) -> tuple[int, int, int, int] | None:
+    """Return left, top, right and bottom of the part of an image (H, W, 3) between plain borders or bars, or None."""
     bright = pixels.astype(np.float32).mean(axis=2)
     top, bottom = longest_run(bright.std(axis=1) >= _PLAIN_DEVIATION)
     left, right = longest_run(bright[top:bottom].std(axis=0) >= _PLAIN_DEVIATION)
     height, width = bright.shape
-    kept = min((bottom - top) / height, (right - left) / width)
-    return (left, top, right, bottom) if _SMALLEST_PART <= kept <= _LARGEST_PART else None
+    share = min((bottom - top) / height, (right - left) / width)
+    return (left, top, right, bottom) if _SMALLEST_SHARE <= share <= _LARGEST_SHARE else None
 
 
 def longest_run(mask: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return start and end of the longest run of True, the first of equally long ones; the whole if there is none."""
+    """Return start and end of the longest run of True (the first, if several are equal), or of the whole mask."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     starts, ends = edges[::2], edges[1::2]
     if not len(starts):

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
-from centerhash.core.files import make_folder, shown_text, write_json, write_text
+from centerhash.core.files import make_folder, utf8_text, write_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.data import list_images, open_dataset
-from centerhash.data.layouts.contents import load_array, open_array
+from centerhash.data.layouts.common import load_array, open_array
 from centerhash.data.layouts.detection import is_described
 from centerhash.encoding.code_files import CodeFile, write_codes
 from centerhash.encoding.shards import (
@@ -65,7 +65,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         for text in (*self.ids, *map(str, self.images or ())):
-            if shown_text(text) != text:
+            if utf8_text(text) != text:
                 raise DataError(
                     f"the name {text!a} is not UTF-8 and cannot be stored: rename the file, or the folder."
                 )

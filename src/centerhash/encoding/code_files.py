@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, as_codes, check_packed, pack, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, refuse_links, write_npz
-from centerhash.data.layouts.contents import load_array
+from centerhash.data.layouts.common import load_array
 from centerhash.evaluation import Evaluation
 
 # The optional columns of numbers, with their dimensions.

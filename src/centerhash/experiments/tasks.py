@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
-from centerhash.core.options import joined, read_options
+from centerhash.core.options import merge_options, read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.evaluation import Evaluation, evaluate
@@ -104,7 +104,7 @@ def plan_tasks(
     for seed, length, method in itertools.product(range(seeds), bits, methods):
         point = points[method](length) if points and method in points else {}
         tuned = training_options(get_method(method), point)
-        options = joined(tuned, training or {}, (settings or {}).get(method, {}))
+        options = merge_options(tuned, training or {}, (settings or {}).get(method, {}))
         tasks.append(make_task({**options, "method": method, "bits": length, "seed": seed}))
     return tasks
 
@@ -141,7 +141,7 @@ class EvaluationSetup:
             "data": self.dataset.name,
             **({"backbone": names} if self.dataset.kind == "images" else {}),
             "fingerprint": fingerprint(self.dataset),
-            "split": splits.made,
+            "split": splits.source,
             "images": {name: len(getattr(splits, name)) for name in ("train", "query", "database")},
             "evaluation": {"k": self.k, "exclude_self": self.exclude_self},
         }
@@ -260,7 +260,8 @@ def used_images(dataset: Dataset) -> Dataset:
         dataset,
         labels=dataset.labels[rows],
         splits=Splits(
-            **{name: np.searchsorted(rows, split) for name, split in splits.items()}, made=dataset.splits.made
+            **{name: np.searchsorted(rows, split) for name, split in splits.items()},
+            source=dataset.splits.source,
         ),
         image_paths=tuple((dataset.image_paths or ())[row] for row in images),
         names=tuple(dataset.names[row] for row in images),

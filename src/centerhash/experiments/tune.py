@@ -17,7 +17,7 @@ import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, write_json
-from centerhash.core.options import joined
+from centerhash.core.options import merge_options
 from centerhash.experiments.compare import compare
 from centerhash.experiments.runner import select_rows
 from centerhash.experiments.search_spaces import Point, Setting, at_bits, authors, points, training_options
@@ -89,7 +89,7 @@ def candidates(method: str, bits: int, training: Mapping[str, Any] | None = None
 
 
 def _trial(method: str, point: Point, bits: int, seed: int, training: Mapping[str, Any]) -> Trial:
-    options = joined(training_options(get_method(method), point), training)
+    options = merge_options(training_options(get_method(method), point), training)
     task = make_task({**options, "method": method, "bits": bits, "seed": seed})
     return point, replace(task, note=point_text(point))
 

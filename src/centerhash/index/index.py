@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, overl
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, check_bits, check_packed, pack
+from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.checks import check_features, whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
@@ -118,8 +118,8 @@ class Index:
             if bits is None:
                 facts = _save_model(model, draft / MODEL, kinds)
             else:
-                general = None if general_bits is None else check_bits(general_bits)
-                facts = Facts(check_bits(bits), general, kinds)
+                general = None if general_bits is None else whole_number(general_bits, "bits", 1)
+                facts = Facts(whole_number(bits, "bits", 1), general, kinds)
             Store.create(draft / ITEMS, facts).close()
         return cls.open(target)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import CenterhashError, ImageError, InputError
-from centerhash.core.files import shown_text
+from centerhash.core.files import utf8_text
 from centerhash.data.images import read_header
 from centerhash.index import Index
 from centerhash.index.items import Item
@@ -117,7 +117,7 @@ class Collection:
         """Return the name and folder of the first file, and the folders and names of all."""
         names = self.folders() if paths else {}
         folders = [names.get(os.path.dirname(path), "") for path in paths]  # noqa: PTH120 - called for many files
-        files = [shown_text(os.path.basename(path)) for path in paths]  # noqa: PTH119
+        files = [utf8_text(os.path.basename(path)) for path in paths]  # noqa: PTH119
         shown = [f"{folder}/{file}".lstrip("/") for folder, file in zip(folders, files, strict=True)]
         return {
             "path": files[0] if files else None,

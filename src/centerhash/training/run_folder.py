@@ -151,7 +151,7 @@ def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrit
             inside.rmdir()
     drop_checkpoints(folder)
     origin = {
-        "splits": dataset.splits.made,
+        "splits": dataset.splits.source,
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "warnings": list(dataset.warnings),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.data.layouts.arrays import read_feature_folder
+from centerhash.data.layouts.arrays import read_features
 from tests.toys import refusal
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.uint8)
@@ -25,8 +25,8 @@ def fill(
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_features_stay_on_disk(tmp_path: Path, dtype: type) -> None:
-    contents = read_feature_folder(fill(tmp_path, FEATURES.astype(dtype)))
+def test_read_features(tmp_path: Path, dtype: type) -> None:
+    contents = read_features(fill(tmp_path, FEATURES.astype(dtype)))
     assert isinstance(contents.features, np.memmap)
     assert contents.features.dtype == dtype
     assert not contents.features.flags.writeable
@@ -56,15 +56,15 @@ def test_features_stay_on_disk(tmp_path: Path, dtype: type) -> None:
         ({"classes": "cat\ncat\n"}, "'cat'"),
     ],
 )
-def test_bad_arrays(tmp_path: Path, content: dict[str, Any], fault: str) -> None:
-    text = refusal(read_feature_folder, fill(tmp_path, **content))
+def test_read_features_error(tmp_path: Path, content: dict[str, Any], fault: str) -> None:
+    text = refusal(read_features, fill(tmp_path, **content))
     assert fault in text
     assert str(tmp_path) in text
 
 
 @pytest.mark.parametrize("name", ["features.npy", "labels.npy"])
 @pytest.mark.parametrize("length", [0, 4, 9, 60, -3])
-def test_truncated_files(tmp_path: Path, name: str, length: int) -> None:
+def test_read_features_truncated(tmp_path: Path, name: str, length: int) -> None:
     path = fill(tmp_path) / name
     path.write_bytes(path.read_bytes()[:length])
-    assert f"{name}'" in refusal(read_feature_folder, tmp_path)
+    assert f"{name}'" in refusal(read_features, tmp_path)

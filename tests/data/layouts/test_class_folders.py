@@ -24,7 +24,7 @@ def fill(root: Path, *names: str) -> Path:
     return root
 
 
-def test_skipped_files(tmp_path: Path) -> None:
+def test_read_class_folders_skipped(tmp_path: Path) -> None:
     fill(tmp_path, "dog/1.jpg", "dog/._1.jpg", "dog/notes.txt", "dog/.cache/2.jpg", ".git/3.jpg", "cat/4.jpg")
     fill(tmp_path, "loose.jpg", "readme.txt", "bird/notes.txt")
     contents = read_class_folders(tmp_path)
@@ -46,7 +46,9 @@ def test_skipped_files(tmp_path: Path) -> None:
         (("test",), {}),
     ],
 )
-def test_split_folders(tmp_path: Path, folders: tuple[str, ...], splits: dict[str, list[int]]) -> None:
+def test_read_class_folders_splits(
+    tmp_path: Path, folders: tuple[str, ...], splits: dict[str, list[int]]
+) -> None:
     fill(tmp_path, *(f"{split}/{name}/1.jpg" for split in folders for name in ("cat", "dog")))
     contents = read_class_folders(tmp_path)
     assert contents.classes == ("cat", "dog")
@@ -63,7 +65,7 @@ def test_split_folders(tmp_path: Path, folders: tuple[str, ...], splits: dict[st
         (("train2017/1.jpg", "val2017/1.jpg"), "2 images"),
     ],
 )
-def test_no_classes(tmp_path: Path, names: tuple[str, ...], fault: str) -> None:
+def test_read_class_folders_error(tmp_path: Path, names: tuple[str, ...], fault: str) -> None:
     assert fault in refusal(read_class_folders, fill(tmp_path, *names))
 
 
@@ -77,7 +79,7 @@ def bare(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def test_bare_folder(bare: Path) -> None:
+def test_read_bare(bare: Path) -> None:
     layout = find_layout(bare)
     assert layout is not None
     assert layout.name == "bare"
@@ -90,7 +92,7 @@ def test_bare_folder(bare: Path) -> None:
     assert open_dataset(bare).splits.query.tolist() == [2]
 
 
-def test_misspelled_description(bare: Path) -> None:
+def test_read_layout_misspelled(bare: Path) -> None:
     (bare / "label.csv").write_text("file_name,labels\n")
     with pytest.raises(DataError, match=r"'label\.csv'"):
         open_dataset(bare)

@@ -40,7 +40,7 @@ def write(folder: Path, document: Any) -> Path:
         ("labels.json", "."),
     ],
 )
-def test_folders_of_images(tmp_path: Path, file: str, folder: str) -> None:
+def test_read_coco_folder_images(tmp_path: Path, file: str, folder: str) -> None:
     rows = items(4)
     write_pictures(tmp_path / folder, [name for name, _ in rows])
     put(tmp_path / file, instances(rows))
@@ -50,7 +50,7 @@ def test_folders_of_images(tmp_path: Path, file: str, folder: str) -> None:
     assert paths[3] == tmp_path / folder / "003.png"
 
 
-def test_a_file_per_split(tmp_path: Path) -> None:
+def test_read_coco_folder_splits(tmp_path: Path) -> None:
     for split, count in (("train", 6), ("valid", 2), ("test", 3)):
         write_coco_beside(tmp_path / split, count)
     contents = read_coco_folder(tmp_path)
@@ -59,7 +59,7 @@ def test_a_file_per_split(tmp_path: Path) -> None:
     assert splits == {"train": [3, 4, 5, 6, 7, 8], "query": [0, 1, 2]}
 
 
-def test_other_classes_in_a_part(tmp_path: Path) -> None:
+def test_read_coco_folder_classes(tmp_path: Path) -> None:
     write_coco(tmp_path, 8)
     file = tmp_path / "annotations" / "instances_val2017.json"
     document = json.loads(file.read_text())
@@ -73,7 +73,7 @@ def test_other_classes_in_a_part(tmp_path: Path) -> None:
     assert not contents.labels[:6, 3].any()
 
 
-def test_an_image_in_two_files(tmp_path: Path) -> None:
+def test_read_coco_folder_repeated(tmp_path: Path) -> None:
     rows = items(4)
     write_pictures(tmp_path / "images", [name for name, _ in rows])
     for part in ("a", "b"):
@@ -81,7 +81,7 @@ def test_an_image_in_two_files(tmp_path: Path) -> None:
     assert "4 image(s)" in refusal(read_coco_folder, tmp_path)
 
 
-def test_one_file(tmp_path: Path) -> None:
+def test_read_coco(tmp_path: Path) -> None:
     runs = {"size": [20, 40], "counts": [0, 400, 400]}
     objects = [
         coco_object(1, 18, area=200.0, bbox=[0, 0, 20, 10], segmentation=[QUARTER]),
@@ -99,7 +99,7 @@ def test_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["width", "area"])
-def test_unknown_sizes(tmp_path: Path, lost: str) -> None:
+def test_read_coco_unknown_sizes(tmp_path: Path, lost: str) -> None:
     file = write_coco(tmp_path, 8) / "annotations" / "instances_val2017.json"
     document = json.loads(file.read_text())
     if lost == "width":
@@ -150,7 +150,7 @@ def masks(**fields: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_malformed_files(tmp_path: Path, document: Any, fault: str) -> None:
+def test_read_coco_error(tmp_path: Path, document: Any, fault: str) -> None:
     text = refusal(read_coco, write(tmp_path, document), tmp_path / "images")
     assert fault in text
     assert "instances.json" in text

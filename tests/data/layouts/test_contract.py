@@ -87,7 +87,7 @@ def test_splits_in_files(kind: str, tmp_path: Path) -> None:
         return
     splits = open_dataset(root).splits
     assert splits.query.tolist() == [4, 1]
-    assert splits.made == "files; database is all but the queries; train drawn with seed 0"
+    assert splits.source == "files; database is all but the queries; train drawn with seed 0"
 
 
 @pytest.mark.parametrize("kind", ["split folders", "coco"])

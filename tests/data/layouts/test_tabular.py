@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts.common import Contents
 from centerhash.data.layouts.tabular import read_image_folder, read_imagefolder
 from tests.toys import refusal
 
@@ -35,7 +35,7 @@ def lines(*labels: Any, column: str = "labels") -> str:
     return "\n".join(map(json.dumps, rows))
 
 
-def test_areas(tmp_path: Path) -> None:
+def test_read_image_folder_areas(tmp_path: Path) -> None:
     text = 'file_name,labels,areas,boxes\na.jpg,dog|cat,0.5|0.25,"{""dog"":[[0,0,1,1]]}"\nb.jpg,cat,1,\nc.jpg,,,\n'
     contents = read(tmp_path, text)
     assert contents.areas is not None
@@ -57,22 +57,24 @@ WINDOWS = b"\xef\xbb\xbf" + FORM_A.replace("\n", "\r\n").encode() + b"\r\n\r\n"
         ("file_name,labels\n./sub/ä.jpg,vélo\n12:30.jpg,\n", "sub/ä.jpg 12:30.jpg", "vélo", "1 0"),
     ],
 )
-def test_spreadsheets(tmp_path: Path, text: str | bytes, names: str, classes: str, labels: str) -> None:
+def test_read_image_folder(tmp_path: Path, text: str | bytes, names: str, classes: str, labels: str) -> None:
     contents = read(tmp_path, text)
     assert contents.names == tuple(names.split())
     assert contents.classes == tuple(classes.split("|"))
     assert contents.labels.astype(int).tolist() == [list(map(int, row)) for row in labels.split()]
 
 
-@pytest.mark.parametrize(("header", "one"), [("file_name,labels,split", "dog"), ("file_name,dog,split", "1")])
-def test_split_column(tmp_path: Path, header: str, one: str) -> None:
-    text = f"{header}\na.jpg,{one},train|database\nb.jpg,{one},query\nc.jpg,{one},database\n"
+@pytest.mark.parametrize(
+    ("header", "cell"), [("file_name,labels,split", "dog"), ("file_name,dog,split", "1")]
+)
+def test_read_image_folder_splits(tmp_path: Path, header: str, cell: str) -> None:
+    text = f"{header}\na.jpg,{cell},train|database\nb.jpg,{cell},query\nc.jpg,{cell},database\n"
     contents = read(tmp_path, text)
     assert contents.source == "column"
     splits = {name: rows.tolist() for name, rows in contents.splits.items()}
     assert splits == {"train": [0], "query": [1], "database": [0, 2]}
     (tmp_path / "query.txt").write_text("a.jpg\n")
-    assert read(tmp_path, f"{header}\na.jpg,{one},\nb.jpg,{one},\n").source == "files"
+    assert read(tmp_path, f"{header}\na.jpg,{cell},\nb.jpg,{cell},\n").source == "files"
 
 
 @pytest.mark.parametrize(
@@ -91,14 +93,14 @@ def test_split_column(tmp_path: Path, header: str, one: str) -> None:
         ("file_name,labels\na.jpg,1|0\nb.jpg,0\nc.jpg,\n", "metadata.csv", "cat\ndog\n"),
     ],
 )  # fmt: skip
-def test_forms_of_cells(tmp_path: Path, text: str, name: str, classes: str | None) -> None:
+def test_read_imagefolder(tmp_path: Path, text: str, name: str, classes: str | None) -> None:
     contents = read(tmp_path, text, name, classes)
     assert contents.classes == ("cat", "dog")
     assert contents.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0]]
     assert contents.names == ("a.jpg", "b.jpg", "c.jpg")
 
 
-def test_metadata_of_splits(tmp_path: Path) -> None:
+def test_read_imagefolder_splits(tmp_path: Path) -> None:
     fill(tmp_path, "train/1.jpg", "train/sub/2.jpg", "test/1.jpg")
     (tmp_path / "train" / "metadata.csv").write_text("file_name,label\n1.jpg,dog\nsub/2.jpg,cat\n")
     (tmp_path / "test" / "metadata.jsonl").write_text('{"file_name": "1.jpg", "label": "cat"}\n')
@@ -138,7 +140,7 @@ CSV_ERRORS = [
 
 
 @pytest.mark.parametrize(("text", "fault"), CSV_ERRORS)
-def test_csv_errors(tmp_path: Path, text: str | bytes, fault: str) -> None:
+def test_read_image_folder_error(tmp_path: Path, text: str | bytes, fault: str) -> None:
     assert fault in refusal(read, tmp_path, text)
 
 
@@ -158,12 +160,12 @@ def test_csv_errors(tmp_path: Path, text: str | bytes, fault: str) -> None:
         ('{"file_name": "a.jpg", "labels": ' + "[" * 900 + "]" * 900 + "}", "deep"),
     ],
 )
-def test_jsonl_errors(tmp_path: Path, text: str, fault: str) -> None:
+def test_read_imagefolder_error(tmp_path: Path, text: str, fault: str) -> None:
     assert fault in refusal(read, tmp_path, text, "metadata.jsonl")
 
 
 @pytest.mark.parametrize("label", [2, -2, "9", "9" * 5000, "cta"])
-def test_unknown_class(tmp_path: Path, label: Any) -> None:
+def test_read_imagefolder_unknown_class(tmp_path: Path, label: Any) -> None:
     text = refusal(read, tmp_path, lines("cat", [label]), "metadata.jsonl", classes="cat\ndog\n")
     assert f"line 2: label '{label}'" in text
     assert ("Did you mean 'cat'?" in text) == (label == "cta")

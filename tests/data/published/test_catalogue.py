@@ -38,7 +38,7 @@ from tests.webserver import FileServer
 
 
 @pytest.mark.parametrize("row", DATASETS.values(), ids=DATASETS)
-def test_rows(row: PublishedDataset) -> None:
+def test_published_rows(row: PublishedDataset) -> None:
     assert all((row.images, row.classes, row.title, row.license, row.home.startswith("http"), row.needs))
     assert row.files or row.by_hand
     for file in row.files:
@@ -52,7 +52,7 @@ def test_rows(row: PublishedDataset) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def test_missing_parts(tmp_path: Path) -> None:
+def test_open_dataset_missing_parts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"centerhash download coco2014") as caught:
         open_dataset("coco2014", root=tmp_path)
     assert "'annotations/instances_train2014.json'" in str(caught.value)
@@ -61,7 +61,7 @@ def test_missing_parts(tmp_path: Path) -> None:
         open_dataset("nuswide21", root=tmp_path)
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_open_dataset_arguments(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="labels"):
         open_dataset("coco2014", root=tmp_path, labels=False)
     with pytest.raises(ConfigError, match="root"):
@@ -77,7 +77,7 @@ def unlabeled(size: int) -> NDArray[np.bool_]:
     return np.zeros((size, 1), dtype=np.bool_)
 
 
-def test_rule_of_the_paper() -> None:
+def test_draw_splits() -> None:
     rule = DATASETS["coco2014"].split
     assert isinstance(rule, RandomSplit)
     splits = draw_splits(unlabeled(60_000), rule, 3, 60_000)
@@ -85,19 +85,19 @@ def test_rule_of_the_paper() -> None:
     for name in ("train", "query", "database"):
         assert np.array_equal(getattr(splits, name), getattr(expected, name))
     assert (splits.train.size, splits.query.size, splits.database.size) == (10_000, 5_000, 55_000)
-    assert splits.made == "the paper, Sec. 4.1, drawn with seed 3"
+    assert splits.source == "the paper, Sec. 4.1, drawn with seed 3"
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_splits_per_class(joined: bool) -> None:
+@pytest.mark.parametrize("train_in_database", [False, True])
+def test_draw_splits_per_class(train_in_database: bool) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(60) % 3]
-    rule = RandomSplit(5, 2, "test", per_class=True, joined=joined)
+    rule = RandomSplit(5, 2, "test", per_class=True, train_in_database=train_in_database)
     splits, again, other, fewer = (
         draw_splits(labels[:size], rule, seed, 60) for size, seed in ((60, 3), (60, 3), (60, 4), (30, 3))
     )
-    assert splits.made == "test, drawn with seed 3"
-    found = {name: labels[rows].sum(axis=0).tolist() for name, rows in splits.items()}
-    assert found == {"train": [5] * 3, "query": [2] * 3, "database": [18 if joined else 13] * 3}
+    assert splits.source == "test, drawn with seed 3"
+    counts = {name: labels[rows].sum(axis=0).tolist() for name, rows in splits.items()}
+    assert counts == {"train": [5] * 3, "query": [2] * 3, "database": [18 if train_in_database else 13] * 3}
     assert set(np.concatenate([rows for _, rows in splits.items()])) == set(range(60))
     assert np.array_equal(again.train, splits.train)
     assert not np.array_equal(other.train, splits.train)
@@ -151,7 +151,7 @@ def test_download(server: FileServer, tmp_path: Path) -> None:
     assert [path for path, _ in server.asked] == ["/one.zip", "/two.zip"]
 
 
-def test_mirror(server: FileServer, tmp_path: Path) -> None:
+def test_download_mirror(server: FileServer, tmp_path: Path) -> None:
     archives(server, tmp_path / "source")
     server.files = {"/mirror/a.zip": server.files["/one.zip"]}
     file = RemoteFile("http://example.invalid/zips/a.zip")
@@ -162,12 +162,12 @@ def test_mirror(server: FileServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mirror", ["example.org", "file:///etc", "ftp://example.org", "http://"])
-def test_wrong_mirrors(tmp_path: Path, mirror: str) -> None:
+def test_download_mirror_error(tmp_path: Path, mirror: str) -> None:
     with pytest.raises(ConfigError, match="mirror"):
         download([RemoteFile("http://example.invalid/a.zip")], tmp_path, mirror=mirror)
 
 
-def test_all_from_a_server(server: FileServer, tmp_path: Path) -> None:
+def test_download_all(server: FileServer, tmp_path: Path) -> None:
     publish(server, tmp_path / "source")
     for row in DATASETS.values():
         files = [RemoteFile(file.url, into=file.into) for file in row.files]  # the copies are smaller

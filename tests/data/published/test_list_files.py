@@ -40,7 +40,7 @@ def members(names: tuple[str, ...], rows: list[int]) -> list[str]:
     return [names[row] for row in rows]
 
 
-def test_ends_of_paths(tmp_path: Path) -> None:
+def test_read_lists(tmp_path: Path) -> None:
     dataset = opened(*write(tmp_path))
     names = dataset.names
     assert members(names, dataset.splits.train.tolist()) == ["val2014/c.jpg", "val2014/d.jpg"]
@@ -60,26 +60,26 @@ def test_ends_of_paths(tmp_path: Path) -> None:
     }
     assert dataset.image_paths is not None
     assert all(path.is_file() for path in dataset.image_paths)
-    assert dataset.splits.made == f"lists in '{tmp_path / 'lists'}'"
+    assert dataset.splits.source == f"lists in '{tmp_path / 'lists'}'"
 
 
 @pytest.mark.parametrize(
     "names", [("database1", "database2"), ("database_1", "database_2"), ("database-a", "database_b")]
 )
-def test_parts_of_the_database(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_read_lists_parts(tmp_path: Path, names: tuple[str, str]) -> None:
     lines = DATABASE.splitlines(keepends=True)
     parts = {names[0]: "".join(lines[:2]), names[1]: "".join(lines[2:])}
     dataset = opened(*write(tmp_path, database="", **parts))
     assert dataset.splits.database.size == 3
 
 
-def test_missing_images(tmp_path: Path) -> None:
+def test_read_lists_missing_images(tmp_path: Path) -> None:
     dataset = opened(*write(tmp_path, train=TRAIN + "x/gone.jpg 1 1 1\n"))
     assert dataset.size == 4
     assert "'x/gone.jpg'" in dataset.warnings[0]
 
 
-def test_missing_folders(tmp_path: Path) -> None:
+def test_read_lists_missing_folders(tmp_path: Path) -> None:
     lists, _ = write(tmp_path)
     (tmp_path / "empty").mkdir()
     for folder, root in ((lists, "empty"), (lists, "nowhere"), (tmp_path / "nowhere", "images")):
@@ -87,12 +87,12 @@ def test_missing_folders(tmp_path: Path) -> None:
             opened(folder, tmp_path / root)
 
 
-def test_ambiguous_paths(tmp_path: Path) -> None:
+def test_read_lists_ambiguous(tmp_path: Path) -> None:
     text = message(tmp_path, train="elsewhere/b.jpg 1 0 0\n")
     assert "'elsewhere/b.jpg' may be any of 'train2014/b.jpg', 'val2014/b.jpg'" in text
 
 
-def test_odd_paths(tmp_path: Path) -> None:
+def test_read_lists_odd_paths(tmp_path: Path) -> None:
     lists, images = write(tmp_path, train="C:\\my data\\val2014\\c.jpg 1 0 0\nmy photo 1.jpg\t0\t1\t0\n")
     write_jpeg(images / "my photo 1.jpg")
     dataset = opened(lists, images)
@@ -117,5 +117,5 @@ def test_odd_paths(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_malformed_lists(tmp_path: Path, lists: dict[str, str], expected: str) -> None:
+def test_read_lists_error(tmp_path: Path, lists: dict[str, str], expected: str) -> None:
     assert expected in message(tmp_path, **lists)

@@ -51,7 +51,7 @@ def test_nuswide(tmp_path: Path) -> None:
     assert 0 < len(frequent.names) < 30
 
 
-def test_missing_photos_of_nuswide(tmp_path: Path) -> None:
+def test_nuswide_missing_photos(tmp_path: Path) -> None:
     contents = read["nuswide81"](write_nuswide(tmp_path, absent=(0, 7)))
     assert (len(contents.names), contents.names[0]) == (28, "Flickr/actor/0001_7919.jpg")
     assert set(contents.labels[0].nonzero()[0]) == {1}
@@ -118,7 +118,7 @@ def spoil(file: Path, content: bytes) -> Callable[[Path], object]:
         *(("cifar10", spoil(BATCH, data), BATCH.name) for data in (b"\0" * 3074, b"", b"\x0a" * 3073, b"\0")),
     ],
 )
-def test_damaged_copies(tmp_path: Path, name: str, damage: Callable[[Path], object], fault: str) -> None:
+def test_readers_damaged(tmp_path: Path, name: str, damage: Callable[[Path], object], fault: str) -> None:
     write = {"nuswide": write_nuswide, "flickr2": write_flickr25k, "cifar10": write_cifar10}[name[:7]]
     damage(write(tmp_path))
     with pytest.raises(DataError, match=fault):

@@ -1,1 +1,1 @@
-"""Layouts of datasets on disk, each read into one `Contents`; `detection` has their table."""
+"""Readers of the layouts of datasets on disk; each returns `Contents`, and `detection` has their table."""

@@ -9,32 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core import checks
-from centerhash.core.checks import as_array
+from centerhash.core.checks import as_array, check_features
 from centerhash.core.errors import DataError, InputError
-from centerhash.data.layouts import contents
-from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts import common
+from centerhash.data.layouts.common import Contents
 from centerhash.data.layouts.label_cells import label_matrix, read_cell
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _COLLECTIONS = (list, tuple, set, frozenset)
 
 
-def read_feature_folder(root: Path) -> Contents:
+def read_features(root: Path) -> Contents:
     """Open and check `features.npy`, which stays on disk, `labels.npy` and `classes.txt` of a folder."""
-    classes = contents.given_classes(root)
+    classes = common.read_classes(root)
     if classes is None:
         raise DataError(f"'{root}' has no classes.txt, one class per line for each column of labels.npy.")
     path = root / "features.npy"
-    labels = check_labels(contents.load_array(root / "labels.npy"), f"'{root / 'labels.npy'}'", classes)
-    features = contents.open_array(path)
+    labels = check_labels(common.load_array(root / "labels.npy"), f"'{root / 'labels.npy'}'", classes)
+    features = common.open_array(path)
     if features.dtype not in _FLOATS:
         raise DataError(
             f"'{path}' must hold float16 or float32, got {features.dtype}: convert it with astype."
         )
-    check_features(features, len(labels), f"'{path}'")
+    _check_rows(features, len(labels), f"'{path}'")
     names = row_names(len(labels))
-    splits, source = contents.named_splits(root, names)
+    splits, source = common.read_splits(root, names)
     return Contents(names, classes, labels, splits, source, features=features)
 
 
@@ -43,25 +42,25 @@ def read_arrays(features: Any, labels: Any, classes: Iterable[str] | None = None
     numbers = as_array(features, "features")
     if numbers.dtype not in _FLOATS:
         numbers = numbers.astype(np.float32)
-    read_classes, truth = contents.no_labels(len(numbers)) if labels is None else read_labels(labels, classes)
-    check_features(numbers, len(truth), "features")
-    return Contents(row_names(len(truth)), read_classes, truth, features=numbers)
+    columns, truth = common.no_labels(len(numbers)) if labels is None else read_labels(labels, classes)
+    _check_rows(numbers, len(truth), "features")
+    return Contents(row_names(len(truth)), columns, truth, features=numbers)
 
 
 def row_names(count: int) -> tuple[str, ...]:
-    """Names of rows that have none of their own: 0, 1, 2, ..."""
+    """Return the names of unnamed rows: 0, 1, 2, ..."""
     return tuple(map(str, range(count)))
 
 
-def check_features(features: NDArray[np.floating[Any]], rows: int, name: str) -> None:
-    """Reject all but finite features (rows, D)."""
+def _check_rows(features: NDArray[np.floating[Any]], rows: int, name: str) -> None:
+    """Raise DataError unless features are finite and of shape (rows, D)."""
     if features.size == 0 or len(features) != rows:
         raise DataError(
             f"{name} has shape {features.shape}, but there are {rows:,} rows of labels: both describe the same images "
             "in the same order."
         )
     try:
-        checks.check_features(features)
+        check_features(features)
     except InputError as error:
         raise DataError(f"{name}: {error}") from error
 
@@ -69,14 +68,14 @@ def check_features(features: NDArray[np.floating[Any]], rows: int, name: str) ->
 def read_labels(
     labels: Any, classes: Iterable[str] | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """Return the classes and labels (N, C) of 0/1 (N, C), or of a list that names the labels of each image."""
-    names = None if classes is None else contents.check_classes(classes)
+    """Return the classes and labels (N, C) from an array (N, C) of 0 and 1, or from a list of the names per image."""
+    names = None if classes is None else common.check_classes(classes)
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "UO":
         labels = labels.tolist()
     if isinstance(labels, list | tuple) and any(map(_holds_names, labels)):
-        where = [f"labels, row {row}" for row in range(len(labels))]
-        cells = [read_cell(entry, place) for entry, place in zip(labels, where, strict=True)]
-        return label_matrix(cells, names, where)[:2]
+        locations = [f"labels, row {row}" for row in range(len(labels))]
+        cells = [read_cell(entry, location) for entry, location in zip(labels, locations, strict=True)]
+        return label_matrix(cells, names, locations)[:2]
     truth = check_labels(as_array(labels, "labels"), "labels", names)
     return names or row_names(truth.shape[1]), truth
 
@@ -86,7 +85,7 @@ def _holds_names(entry: Any) -> bool:
 
 
 def check_labels(labels: NDArray[Any], name: str, classes: tuple[str, ...] | None) -> NDArray[np.bool_]:
-    """Return labels (N, C) of True/False or 1/0 as bool; there must be a column per class."""
+    """Return labels (N, C) of True/False or 1/0 as bool, and check that there is a column per class."""
     if labels.ndim != 2 or labels.size == 0:
         hint = " From one class number per image: numpy.eye(C, dtype=bool)[numbers]." * (labels.ndim == 1)
         raise DataError(

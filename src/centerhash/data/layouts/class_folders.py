@@ -1,7 +1,7 @@
-"""Images that only their folders describe, or nothing does.
+"""Read images whose labels are the names of their folders, and bare folders of images without labels.
 
-A folder per class, `photos/dog/1.jpg`, or per split and class, `photos/train/dog/1.jpg`, gives one label per image. A
-bare folder of images, at any depth, gives none: for methods that need none, and for indexes.
+A folder per class, `photos/dog/1.jpg`, or per split and class, `photos/train/dog/1.jpg`, defines one label per image. A
+bare folder of images, at any depth, is for indexes and for methods without labels.
 """
 
 from __future__ import annotations
@@ -13,35 +13,33 @@ from pathlib import Path
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import is_picture_name
-from centerhash.data.layouts import contents
-from centerhash.data.layouts.contents import Contents, first_few
+from centerhash.data.layouts import common
+from centerhash.data.layouts.common import Contents, first_few
 from centerhash.data.layouts.label_cells import label_matrix
 from centerhash.data.listing import list_images
 from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
 
 
-def detect_class_folders(root: Path) -> list[Path]:
+def find_class_folders(root: Path) -> list[Path]:
     """Return the first two folders that hold pictures.
 
-    A single folder tells no classes apart, unless it is that of a split or classes.txt names them.
+    A single folder defines no classes, unless it is that of a split or there is a classes.txt.
     """
-    folders = list(
-        islice((folder for folder in contents.subfolders(root) if any(_pictures_below(folder))), 2)
-    )
-    alone = len(folders) == 1 and not folder_split(folders[0].name) and not (root / "classes.txt").is_file()
-    return [] if alone else folders
+    filled = (folder for folder in common.subfolders(root) if any(_pictures_below(folder)))
+    folders = list(islice(filled, 2))
+    single = len(folders) == 1 and not folder_split(folders[0].name) and not (root / "classes.txt").is_file()
+    return [] if single else folders
 
 
 def read_class_folders(root: Path) -> Contents:
-    """Read the labels and splits of images from the folders that they lie in; `classes.txt` may fix the order.
+    """Read the labels and splits of images from the names of their folders; `classes.txt` may fix the order.
 
     Folders below a class belong to it.
     """
-    folders = contents.subfolders(root)
-    names = tuple(sorted(name for folder in folders for name in _pictures_below(folder)))
+    names = tuple(sorted(name for folder in common.subfolders(root) for name in _pictures_below(folder)))
     parts = [name.split("/") for name in names]
-    split = all(folder_split(first) for first in {steps[0] for steps in parts})
-    depth = 1 if split else 0
+    has_splits = all(folder_split(first) for first in {steps[0] for steps in parts})
+    depth = 1 if has_splits else 0
     loose = [name for name, steps in zip(names, parts, strict=True) if len(steps) < depth + 2]
     if loose:
         raise DataError(
@@ -50,15 +48,15 @@ def read_class_folders(root: Path) -> Contents:
             "(labels=False)."
         )
     cells = [(steps[depth],) for steps in parts]
-    classes = contents.given_classes(root) or tuple(sorted({name for (name,) in cells}))
+    classes = common.read_classes(root) or tuple(sorted({name for (name,) in cells}))
     if len(classes) < 2 and not (root / "classes.txt").is_file():
         raise DataError(
             f"'{root}' holds images in {len(classes)} folder(s) of a class. Sort them into a folder per class (split "
             f"folders are {SPLIT_FOLDERS}), or describe them in a labels.csv."
         )
     classes, labels, _ = label_matrix(cells, classes, [f"'{root / name}'" for name in names])
-    words = [folder_split(steps[0]) if split else None for steps in parts]
-    splits, source = contents.named_splits(root, names, splits_from_words(words), "folders")
+    words = [folder_split(steps[0]) if has_splits else None for steps in parts]
+    splits, source = common.read_splits(root, names, splits_from_words(words), "folders")
     outside = sorted(file.name for file in root.iterdir() if is_picture_name(file.name) and file.is_file())
     skipped = f"{len(outside):,} images lie in no class's folder and are skipped: {first_few(outside)}."
     paths, warnings = tuple(root / name for name in names), (skipped,) if outside else ()
@@ -67,20 +65,20 @@ def read_class_folders(root: Path) -> Contents:
 
 def _pictures_below(folder: Path) -> Iterator[str]:
     """Yield the pictures in a folder and all below it, without hidden ones, as names such as `dog/puppies/1.jpg`."""
-    for place, below, files in os.walk(folder):
+    for path, below, files in os.walk(folder):
         below[:] = [name for name in below if not name.startswith(".")]
-        inside = Path(place).relative_to(folder.parent).as_posix()
-        yield from (f"{inside}/{name}" for name in files if is_picture_name(name))
+        prefix = Path(path).relative_to(folder.parent).as_posix()
+        yield from (f"{prefix}/{name}" for name in files if is_picture_name(name))
 
 
-def detect_bare(root: Path) -> list[Path]:
+def find_bare(root: Path) -> list[Path]:
     """Return the first picture below a folder."""
-    return [root / name for name in islice(_pictures_below(root), 1)]
+    return [root.parent / name for name in islice(_pictures_below(root), 1)]
 
 
 def read_bare(root: Path) -> Contents:
-    """All images in a folder and below it, without labels: (N, 0)."""
+    """Read all images in a folder and below it, with labels (N, 0)."""
     paths = tuple(list_images([root]))
     names = tuple(path.relative_to(root).as_posix() for path in paths)
-    splits, source = contents.named_splits(root, names)
-    return Contents(names, *contents.no_labels(len(names)), splits, source, paths)
+    splits, source = common.read_splits(root, names)
+    return Contents(names, *common.no_labels(len(names)), splits, source, paths)

@@ -1,37 +1,35 @@
-"""The share of a frame that the objects of a COCO file cover: from their areas, masks and boxes."""
+"""Compute the share of a frame that the objects of a COCO file cover, from their areas, masks and boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-Mask: TypeAlias = NDArray[np.bool_]
-
-# Masks are drawn on a grid of this many pixels on the longer side to measure how far they overlap.
-GRID = 128
+# To measure the overlap of masks, they are drawn on a grid with this number of pixels on the longer side.
+_GRID_SIDE = 128
 
 
 def covered_share(objects: Sequence[Mapping[str, Any]], width: float, height: float) -> float | None:
     """Return the share (0 to 1) of a frame that objects cover together, or None if the size of one is unknown.
 
-    Sizes come from the stated `area`, else from the mask as drawn, else from the box. If boxes of objects touch,
+    The size of an object is its `area`, else that of its drawn mask, else that of its box. If boxes of objects touch,
     their masks are drawn on a small grid and the common part is counted once.
     """
     shares = [_share(entry, width, height) for entry in objects]
     if None in shares:
         return None
     boxes = [entry.get("bbox") or None for entry in objects]
-    overlap = 1.0  # the pixels of all masks together, divided by the sum of the pixels of each
+    union_ratio = 1.0
     if any(_touch(first, second) for first, second in combinations(boxes, 2)):
-        masks = [draw(entry, width, height) for entry in objects]
-        drawn = sum(int(mask.sum()) for mask in masks)
-        overlap = int(np.logical_or.reduce(masks).sum()) / drawn if drawn else 1.0
-    return min(1.0, sum(filter(None, shares)) * overlap)
+        masks = [_draw_mask(entry, width, height) for entry in objects]
+        total = sum(int(mask.sum()) for mask in masks)
+        union_ratio = int(np.logical_or.reduce(masks).sum()) / total if total else 1.0
+    return min(1.0, sum(filter(None, shares)) * union_ratio)
 
 
 def _share(entry: Mapping[str, Any], width: float, height: float) -> float | None:
@@ -39,7 +37,7 @@ def _share(entry: Mapping[str, Any], width: float, height: float) -> float | Non
     if entry.get("area") is not None:
         share = float(entry["area"]) / (width * height)
     elif entry.get("segmentation"):
-        share = float(draw(entry, width, height).mean())
+        share = float(_draw_mask(entry, width, height).mean())
     elif entry.get("bbox"):
         share = float(entry["bbox"][2]) * float(entry["bbox"][3]) / (width * height)
     else:
@@ -50,7 +48,7 @@ def _share(entry: Mapping[str, Any], width: float, height: float) -> float | Non
 
 
 def _touch(first: Sequence[float] | None, second: Sequence[float] | None) -> bool:
-    """Whether two boxes (x, y, width, height) share pixels; True if a box is unknown."""
+    """Return whether two boxes (x, y, width, height) share pixels; True if a box is unknown."""
     if first is None or second is None:
         return True
     return all(
@@ -59,12 +57,12 @@ def _touch(first: Sequence[float] | None, second: Sequence[float] | None) -> boo
     )
 
 
-def draw(entry: Mapping[str, Any], width: float, height: float) -> Mask:
+def _draw_mask(entry: Mapping[str, Any], width: float, height: float) -> NDArray[np.bool_]:
     """Draw one object on the grid, (rows, columns) bool: its mask, else its box, else nothing.
 
-    Run lengths count column by column, background first. Their compressed form is not read: the box takes its place.
+    Run lengths count column by column, background first. Instead of their compressed form, the box is drawn.
     """
-    scale = GRID / max(width, height)
+    scale = _GRID_SIDE / max(width, height)
     columns, rows = max(1, round(width * scale)), max(1, round(height * scale))
     outline = entry.get("segmentation")
     if isinstance(outline, Mapping) and not isinstance(outline["counts"], str):

@@ -18,7 +18,7 @@ DATASETS = {row.name: row for row in _ROWS}
 
 
 def get_dataset(name: str) -> PublishedDataset:
-    """Return a dataset by its name; ConfigError lists the names there are."""
+    """Return a dataset by its name; ConfigError lists all names."""
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS, see="See `centerhash datasets`.")
     return DATASETS[name]

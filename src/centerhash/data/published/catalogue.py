@@ -1,6 +1,6 @@
-"""Published datasets: what describes one, and how it is downloaded, opened and split.
+"""Describe, download, read and split published datasets.
 
-docs/reference/datasets.md cites the sources and has the facts that no code needs.
+docs/reference/datasets.md cites the sources and has all further facts.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, silent
 from centerhash.data import fetch
-from centerhash.data.layouts.contents import Contents, first_few
+from centerhash.data.layouts.common import Contents, first_few
 from centerhash.data.splits import Splits, make_splits
 
 # This folder holds one empty file per unpacked archive.
@@ -29,21 +28,21 @@ _UNPACKED = ".unpacked"
 
 @dataclass(frozen=True)
 class RandomSplit:
-    """Queries drawn from all images, the rest is the database, training images drawn from the database.
+    """Random queries of all images, the rest as database, and random training images of the database.
 
-    With `per_class`, images have one label and the counts are those of each class. Without `joined`, the database does
-    not hold the training images.
+    With `per_class`, images have one label and the counts are those of each class. Without `train_in_database`, the
+    database does not hold the training images.
     """
 
     train: int
     query: int
     source: str
     per_class: bool = False
-    joined: bool = True
+    train_in_database: bool = True
 
     def __str__(self) -> str:
         counts = f"{self.query:,} queries and {self.train:,} training images" + " per class" * self.per_class
-        rest = "all but the queries" if self.joined else "the rest"
+        rest = "all but the queries" if self.train_in_database else "the rest"
         return f"{counts}, drawn at random, {rest} as database ({self.source})"
 
 
@@ -62,15 +61,15 @@ class RemoteFile:
     @property
     def name(self) -> str:
         """The file name."""
-        return PurePosixPath(urlsplit(self.url).path).name
+        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class PublishedDataset:
     """A published dataset, of which `images` carry at least one label, in a `folder` below the root.
 
-    A `split` that is a text describes the parts that the makers published, which the reader returns. `needs` are the
-    paths without which nothing can be read.
+    A `split` that is a text describes the official parts, which the reader returns. `needs` are the paths without which
+    the reader fails.
     """
 
     name: str
@@ -88,20 +87,20 @@ class PublishedDataset:
 
 
 def describe(row: PublishedDataset, root: Path) -> dict[str, Any]:
-    """Return the facts of a dataset as plain values, and its `path` under `root` (None if it is not there)."""
+    """Return the facts of a dataset as plain values, and its `path` under `root` (None if it is incomplete)."""
     home = home_of(row, root)
     facts = asdict(replace(row, split=str(row.split)))
-    shown = ("name", "title", "classes", "images", "split", "license", "home", "files", "by_hand")
-    return {**{name: facts[name] for name in shown}, "path": None if home is None else str(home)}
+    names = ("name", "title", "classes", "images", "split", "license", "home", "files", "by_hand")
+    return {**{name: facts[name] for name in names}, "path": None if home is None else str(home)}
 
 
 def home_of(row: PublishedDataset, root: Path) -> Path | None:
-    """Return where a dataset is: in its folder below `root`, or in `root` itself; None if it is not complete."""
+    """Return the folder of a dataset, either its own below `root` or `root` itself; None if it is incomplete."""
     return next((home for home in (root / row.folder, root) if not missing_parts(row, home)), None)
 
 
 def missing_parts(row: PublishedDataset, home: Path) -> list[str]:
-    """Return the parts of a dataset that a folder does not have."""
+    """Return the parts of a dataset that are missing in a folder."""
     return [part for part in row.needs if not (home / part).exists()]
 
 
@@ -109,13 +108,13 @@ def missing_parts(row: PublishedDataset, home: Path) -> list[str]:
 
 
 def read_published(row: PublishedDataset, root: Path, seed: int) -> tuple[Path, Contents, Splits]:
-    """Read a dataset below `root`, and split it by its rule with `seed`; also return the folder where it is."""
+    """Read a dataset below `root`, and split it by its rule with `seed`; also return its folder."""
     home = home_of(row, root)
     if home is None:
         missing = first_few(missing_parts(row, root / row.folder))
         raise DataError(
             f"{row.title} is incomplete in '{root / row.folder}': it has no {missing}. "
-            f"`centerhash download {row.name} --root {root}` downloads it, or prints what is to be done by hand."
+            f"`centerhash download {row.name} --root {root}` downloads it, or prints the steps to do by hand."
         )
     contents = row.reader(home)
     if isinstance(row.split, str):
@@ -132,10 +131,10 @@ def read_published(row: PublishedDataset, root: Path, seed: int) -> tuple[Path, 
 
 
 def draw_splits(labels: NDArray[np.bool_], rule: RandomSplit, seed: int, complete: int) -> Splits:
-    """Draw the splits of images with labels (N, C) by the rule for a `complete` copy.
+    """Draw the splits of images with labels (N, C) by the rule for a `complete` number of images.
 
-    A copy with fewer images keeps the counts of the rule if it can, and shrinks them in proportion if queries and
-    training images do not fit; per class, if it has fewer than its part of the complete images.
+    An incomplete copy keeps the counts of the rule if queries and training images fit, else they shrink in proportion.
+    Counts per class shrink in proportion if the class is incomplete.
     """
     whole_number(seed, "the seed", 0)
     size, classes = labels.shape
@@ -144,7 +143,7 @@ def draw_splits(labels: NDArray[np.bool_], rule: RandomSplit, seed: int, complet
         if size < complete and query + train > size:
             query, train = max(1, query * size // complete), max(1, train * size // complete)
         splits = make_splits(size, seed=seed, queries=query, training=train)
-        return replace(splits, made=f"{rule.source}, {splits.made}")
+        return replace(splits, source=f"{rule.source}, {splits.source}")
     generator, each = np.random.default_rng(seed), complete // classes
     parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "query": [], "database": []}
     for column in range(classes):
@@ -152,9 +151,9 @@ def draw_splits(labels: NDArray[np.bool_], rule: RandomSplit, seed: int, complet
         query, train = (max(1, min(count, count * len(rows) // each)) for count in (rule.query, rule.train))
         parts["query"].append(rows[:query])
         parts["train"].append(rows[query : query + train])
-        parts["database"].append(rows[query if rule.joined else query + train :])
-    joined = {name: np.sort(np.concatenate(rows)) for name, rows in parts.items()}
-    return Splits(**joined, made=f"{rule.source}, drawn with seed {seed}")
+        parts["database"].append(rows[query if rule.train_in_database else query + train :])
+    rows_by_split = {name: np.sort(np.concatenate(rows)) for name, rows in parts.items()}
+    return Splits(**rows_by_split, source=f"{rule.source}, drawn with seed {seed}")
 
 
 # ---------------------------------------------------------------- downloading
@@ -168,22 +167,22 @@ def download(
     keep_archives: bool = False,
     progress: Progress = silent,
 ) -> list[str]:
-    """Download and unpack archives into `folder`, and return the names of those that were not there yet.
+    """Download and unpack archives into `folder`, and return the names of those that were missing.
 
-    Finished steps are skipped, so the same call resumes where it stopped. Archives are deleted once unpacked,
+    Finished steps are skipped, so a repeated call resumes. Archives are deleted once unpacked,
     unless `keep_archives`. A `mirror` is the address of a folder that holds the archives.
     """
     if mirror is not None and not re.match(r"https?://[^/]", mirror):
         raise ConfigError(f"a mirror is an address such as https://example.org/data, got '{mirror}'.")
     marks = make_folder(folder / _UNPACKED)
-    todo = [file for file in files if not (marks / file.name).is_file()]
-    # Pictures do not shrink in archives, so an archive takes its size once more when it is unpacked.
-    fetch.check_space(folder, 2 * sum(file.size or 0 for file in todo))
-    for file in todo:
+    missing = [file for file in files if not (marks / file.name).is_file()]
+    # Pictures do not shrink in archives, so an unpacked archive needs the same space again.
+    fetch.check_space(folder, 2 * sum(file.size or 0 for file in missing))
+    for file in missing:
         url = file.url if mirror is None else f"{mirror.rstrip('/')}/{file.name}"
         archive = fetch.download(url, folder / file.name, size=file.size, md5=file.md5, progress=progress)
         fetch.unpack(archive, folder / file.into, progress=progress)
         (marks / file.name).touch()
         if not keep_archives:
             archive.unlink()
-    return [file.name for file in todo]
+    return [file.name for file in missing]

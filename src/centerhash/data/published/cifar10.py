@@ -11,7 +11,7 @@ from PIL import Image
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import atomic_folder
-from centerhash.data.layouts.contents import Contents, check_classes, present, read_bytes, read_lines
+from centerhash.data.layouts.common import Contents, check_classes, existing_paths, read_bytes, read_lines
 from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 
 BINARIES, IMAGES = "cifar-10-batches-bin", "cifar-10-images"
@@ -21,7 +21,7 @@ _RECORD = 1 + 3 * SIDE * SIDE
 
 
 def read_cifar10(root: Path) -> Contents:
-    """Read all images with the official parts: training files and database, and the test file as queries.
+    """Read all images with the official parts: the training files as training set and database, the test file as queries.
 
     The first call also writes the images as PNG files.
     """
@@ -43,7 +43,7 @@ def read_cifar10(root: Path) -> Contents:
     labels = records[:, 0, None] == np.arange(len(classes))
     train, query = np.split(np.arange(len(records)), [-len(batches[-1])])
     splits = {"train": train, "query": query, "database": train}
-    paths = present(root / IMAGES, names, root / BINARIES)
+    paths = existing_paths(root / IMAGES, names, root / BINARIES)
     return Contents(tuple(names), classes, labels, splits, "the official parts", paths)
 
 
@@ -64,7 +64,7 @@ CIFAR10 = PublishedDataset(
     title="CIFAR-10, binary version, 54,000 images in the database",
     classes=10,
     images=60_000,
-    split=RandomSplit(500, 100, "the counts of DeepHash-pytorch", per_class=True, joined=False),
+    split=RandomSplit(500, 100, "the counts of DeepHash-pytorch", per_class=True, train_in_database=False),
     license="none stated; the makers ask to cite their report",
     home=f"{_HOME}/cifar.html",
     folder="cifar10",

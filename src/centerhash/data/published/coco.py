@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from centerhash.data.layouts.coco_json import PREFIX, read_coco_folder
-from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts.common import Contents
 from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 
 
 def read_coco_parts(root: Path, parts: tuple[str, ...]) -> Contents:
-    """Read the `annotations/instances_PART.json` of MS COCO (train2014, val2014), without images that have no label."""
+    """Read `annotations/instances_PART.json` of MS COCO for each part, without images that have no label."""
     return read_coco_folder(root, [root / "annotations" / f"{PREFIX}{part}.json" for part in parts]).labeled()
 
 

@@ -9,37 +9,35 @@ from pathlib import Path
 import numpy as np
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, present, read_lines
+from centerhash.data.layouts.common import Contents, existing_paths, read_lines
 from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 
-# what is to be seen at all (24), and where it is what the picture is about (14, "relevant")
+# An image has one of the 24 potential labels if it shows the thing at all.
 _POTENTIAL = (
     "animals baby bird car clouds dog female flower food indoor lake male night people plant_life portrait "
     "river sea sky structures sunset transport tree water"
 )
 POTENTIAL = tuple(_POTENTIAL.split())
-_RELEVANT = (
-    "baby_r1 bird_r1 car_r1 clouds_r1 dog_r1 female_r1 flower_r1 male_r1 night_r1 people_r1 portrait_r1 "
-    "river_r1 sea_r1 tree_r1"
-)
-RELEVANT = tuple(_RELEVANT.split())
-_PHOTOS, _LABELS = "mirflickr", "mirflickr25k_annotations_v080"  # folders
+# It has one of the 14 relevant labels if the thing is its subject.
+_RELEVANT = "baby bird car clouds dog female flower male night people portrait river sea tree"
+RELEVANT = tuple(f"{name}_r1" for name in _RELEVANT.split())
+_PHOTO_FOLDER, _LABEL_FOLDER = "mirflickr", "mirflickr25k_annotations_v080"
 
 
 def read_flickr25k(root: Path, classes: tuple[str, ...] = POTENTIAL) -> Contents:
     """Read `CLASS.txt` files, which hold the numbers of the images, counted from 1."""
-    photos, folder = root / _PHOTOS, root / _LABELS
-    numbers = {name: _read_numbers(folder / f"{name}.txt") for name in classes}
+    photos, folder = root / _PHOTO_FOLDER, root / _LABEL_FOLDER
+    numbers = {name: _read_image_numbers(folder / f"{name}.txt") for name in classes}
     count = max((max(rows, default=0) for rows in numbers.values()), default=0)
     count = max(count, sum(1 for _ in photos.glob("im*.jpg")))
     labels = np.zeros((count, len(classes)), dtype=np.bool_)
     for column, rows in enumerate(numbers.values()):
         labels[np.array(rows, dtype=np.int64) - 1, column] = True
     names = tuple(f"im{number}.jpg" for number in range(1, count + 1))
-    return Contents(names, classes, labels, paths=present(photos, names, folder)).labeled()
+    return Contents(names, classes, labels, paths=existing_paths(photos, names, folder)).labeled()
 
 
-def _read_numbers(path: Path) -> list[int]:
+def _read_image_numbers(path: Path) -> list[int]:
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not line.isdecimal() or int(line) < 1:
@@ -59,9 +57,9 @@ FLICKR25K = PublishedDataset(
     folder="mirflickr25k",
     files=(
         RemoteFile(f"{_SOURCE}/mirflickr25k.zip", 3_069_184_257, "a23d0a8564ee84cda5622a6c2f947785"),
-        RemoteFile(f"{_SOURCE}/{_LABELS}.zip", into=_LABELS),
+        RemoteFile(f"{_SOURCE}/{_LABEL_FOLDER}.zip", into=_LABEL_FOLDER),
     ),
-    needs=(_PHOTOS, _LABELS),
+    needs=(_PHOTO_FOLDER, _LABEL_FOLDER),
     reader=read_flickr25k,
 )
 FLICKR25K_38 = replace(

@@ -1,6 +1,6 @@
-"""Read list files as HashNet, CSQ and others ship them, `path 0 1 0 ...` per image; ImageNet100 is defined by some.
+"""Read the list files of HashNet, CSQ and others, `path 0 1 0 ...` per image; such lists define ImageNet100.
 
-`train.txt`, `test.txt` (or `query.txt`) and `database.txt`, the last also in parts (`database1.txt`,
+The files are `train.txt`, `test.txt` (or `query.txt`) and `database.txt`, the last also in parts (`database1.txt`,
 `database_2.txt`). The paths are those of the machine of their authors, so images are matched by the end of their paths.
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import is_picture_name
-from centerhash.data.layouts.contents import Contents, first_few, given_classes, read_lines
+from centerhash.data.layouts.common import Contents, first_few, read_classes, read_lines
 from centerhash.data.published.catalogue import PublishedDataset
 from centerhash.data.splits import SPLIT_NAMES
 
-# A path, which may hold spaces, and all labels at the end of its line.
+# A line has a path, which may hold spaces, and then all labels.
 _LINE = re.compile(r"(.*?)((?:\s+[01])+)")
 _FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
 
@@ -32,7 +32,8 @@ class FileIndex:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._by_name: dict[str, list[list[str]]] = defaultdict(list)
-        for folder, folders, files in os.walk(root, followlinks=True):  # photos often lie on another disk
+        # Links are followed, since photos are often on another disk.
+        for folder, folders, files in os.walk(root, followlinks=True):
             folders.sort()
             for name in filter(is_picture_name, sorted(files)):
                 self._by_name[name].append([*Path(folder).relative_to(root).parts, name])
@@ -61,19 +62,19 @@ def _shared(first: Sequence[str], second: Sequence[str]) -> int:
 def read_lists(folder: Path, root: Path) -> Contents:
     """Read the lists of `folder` for the images under `root`.
 
-    Classes are named by a `classes.txt` next to the lists, else numbered. An image has the labels of its first line.
-    Missing images are skipped, and a warning counts them.
+    The names of the classes are those of a `classes.txt` next to the lists, else numbers. An image has the labels of its
+    first line. Missing images are skipped, and a warning counts them.
     """
     index = FileIndex(root)
     rows: dict[str, int] = {}
     digits: list[str] = []
-    widths: dict[int, str] = {}  # numbers of labels, each with a path
+    paths_by_width: dict[int, str] = {}
     missing: dict[str, None] = {}
     splits = {}
     for split in SPLIT_NAMES:
         members: dict[int, None] = {}
-        for path, labels in (line for file in list_files(folder, split) for line in _read_list(file)):
-            widths.setdefault(len(labels), path)
+        for path, labels in (line for file in _list_files(folder, split) for line in _read_list(file)):
+            paths_by_width.setdefault(len(labels), path)
             name = index.find(path)
             if name is None:
                 missing[path] = None
@@ -82,9 +83,9 @@ def read_lists(folder: Path, root: Path) -> Contents:
             digits += [labels] if row == len(digits) else []
             members[row] = None
         splits[split] = np.array(list(members), dtype=np.int64)
-    classes = given_classes(folder) or tuple(f"class {number}" for number in range(min(widths)))
-    if set(widths) != {len(classes)}:
-        examples = ", ".join(f"{width} for '{path}'" for width, path in widths.items())
+    classes = read_classes(folder) or tuple(f"class {number}" for number in range(min(paths_by_width)))
+    if set(paths_by_width) != {len(classes)}:
+        examples = ", ".join(f"{width} for '{path}'" for width, path in paths_by_width.items())
         raise DataError(
             f"the lists in '{folder}' have {examples} labels per line, of {len(classes)} classes."
         )
@@ -104,33 +105,33 @@ def read_lists(folder: Path, root: Path) -> Contents:
     )
 
 
-def list_files(folder: Path, split: str) -> list[Path]:
-    """Return the files of one split: its name, or that name with a number or an ending after it."""
+def _list_files(folder: Path, split: str) -> list[Path]:
+    """Return the files of one split: its name, optionally followed by a number or an ending."""
     stems = _FILES[split]
     for stem in stems:
         files = [*folder.glob(f"{stem}.txt"), *sorted(folder.glob(f"{stem}[_0-9-]*.txt"))]
         if files:
             return files
-    others = first_few(sorted(path.name for path in folder.glob("*.txt"))) or "no .txt file"
+    names = first_few(sorted(path.name for path in folder.glob("*.txt"))) or "no .txt file"
     raise DataError(
-        f"'{folder}' has no {' or '.join(f'{stem}.txt' for stem in stems)}; it has: {others}. Lists are train.txt, "
+        f"'{folder}' has no {' or '.join(f'{stem}.txt' for stem in stems)}; it has: {names}. Lists are train.txt, "
         "test.txt and database.txt (or database1.txt, database2.txt, ...) with lines 'path 0 1 0 ...'."
     )
 
 
 def _read_list(path: Path) -> list[tuple[str, str]]:
-    """Read path and labels, "010...", of each line; the first line tells how many labels there are."""
+    """Read path and labels, "010...", of each line; the first line defines the number of labels."""
     images: list[tuple[str, str]] = []
     for number, line in enumerate(read_lines(path), 1):
-        found = _LINE.fullmatch(line)
-        labels = re.sub(r"\s", "", found[2]) if found else ""
+        match = _LINE.fullmatch(line)
+        labels = re.sub(r"\s", "", match[2]) if match else ""
         width = len(images[0][1]) if images else len(labels)
         if line and (not labels or len(labels) != width):
             raise DataError(
                 f"'{path}', line {number}: '{line:.80}' is not of the form 'path 0 1 0 ...' with the number of labels of "
                 f"the first line ({width})."
             )
-        images += [(found[1], labels)] if found else []
+        images += [(match[1], labels)] if match else []
     if not images:
         raise DataError(f"'{path}' is empty: write one line 'path 0 1 0 ...' per image.")
     return images

@@ -1,4 +1,4 @@
-"""NUS-WIDE: one text file of 0/1 lines per class, the list of images, and photos that its makers hand out on request."""
+"""NUS-WIDE: one text file of 0/1 lines per class, the list of images, and photos that are available on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, first_few, read_bytes, read_lines
+from centerhash.data.layouts.common import Contents, first_few, read_bytes, read_lines
 from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile
 from centerhash.data.published.list_files import FileIndex
 
@@ -23,29 +23,28 @@ _LABELS, _TABLE = "Groundtruth/AllLabels", "ImageList/Imagelist.txt"
 
 
 def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
-    """Read `Labels_CLASS.txt` and `Imagelist.txt`; all 81 classes in alphabetical order, unless some are given.
+    """Read `Labels_CLASS.txt` and `Imagelist.txt`, by default for all 81 classes in alphabetical order.
 
-    Photos that are not there are skipped with a warning: Flickr's users take them away, so that hardly any copy is
-    complete. Images that show none of the classes are skipped too.
+    Missing photos are skipped with a warning: hardly any copy is complete, since Flickr's users delete photos. Images
+    that show none of the classes are skipped too.
     """
     folder, table = root / _LABELS, root / _TABLE
-    classes = classes or tuple(
-        sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt"))
-    )
+    files = folder.glob("Labels_*.txt")
+    classes = classes or tuple(sorted(path.stem.removeprefix("Labels_") for path in files))
     listed = [line.replace("\\", "/") for line in read_lines(table) if line]
     labels = np.column_stack([_read_column(folder / f"Labels_{name}.txt", len(listed)) for name in classes])
     index = FileIndex(root)
-    files = {row: file for row, name in enumerate(listed) if (file := index.find(name))}
-    missing = len(listed) - len(files)
-    if not files:
+    photos = {row: photo for row, name in enumerate(listed) if (photo := index.find(name))}
+    missing = len(listed) - len(photos)
+    if not photos:
         raise DataError(
             f"none of the {missing:,} photos of '{table}' is under '{root}': {first_few(listed)}. "
             "They come on request only: `centerhash download` prints how to get them."
         )
     skipped = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are skipped."
-    names, paths = tuple(files.values()), tuple(root / name for name in files.values())
+    names, paths = tuple(photos.values()), tuple(root / name for name in photos.values())
     warnings = (skipped,) if missing else ()
-    return Contents(names, classes, labels[list(files)], paths=paths, warnings=warnings).labeled()
+    return Contents(names, classes, labels[list(photos)], paths=paths, warnings=warnings).labeled()
 
 
 def _read_column(path: Path, count: int) -> list[bool]:

@@ -1,4 +1,4 @@
-"""What all layouts share: `Contents`, small files, file names, and splits that files name."""
+"""Code that all layouts share: `Contents`, small files, file names, and splits in files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError, InputError, did_you_mean
 from centerhash.data.splits import SPLIT_NAMES, Indices, as_indices, check_indices
 
-Name = TypeVar("Name", str, int)
-
 
 @dataclass(frozen=True, eq=False)
 class Contents:
     """The checked contents of a dataset: labels (N, C), and the paths of the images or their features (N, D).
 
-    `areas` (N, C) are shares of the frame, if known. `splits` are those that the data names, and `source` is what
-    names them: column, folders, file names or files.
+    `areas` (N, C) are shares of the frame, if known. `splits` are those that the data defines, and `source` is the
+    kind of their definition: column, folders, file names or files.
     """
 
     names: tuple[str, ...]
@@ -38,7 +36,7 @@ class Contents:
     warnings: tuple[str, ...] = ()
 
     def labeled(self) -> Contents:
-        """Drop the images without a label, as all published results do; these data name no splits."""
+        """Drop the images without a label, as all published results do, and the splits."""
         rows = np.flatnonzero(self.labels.any(axis=1))
         if rows.size == 0:
             raise DataError("none of the images carries a label: nothing can be learned from them.")
@@ -53,7 +51,7 @@ class Contents:
 
 
 def no_labels(count: int) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """Return the classes, none, and labels (N, 0) of images without labels."""
+    """Return no classes, and labels (N, 0), for images without labels."""
     return (), np.zeros((count, 0), dtype=np.bool_)
 
 
@@ -84,20 +82,19 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip() for line in io.StringIO(read_text(path).rstrip(), newline=None)]
 
 
-def given_classes(root: Path) -> tuple[str, ...] | None:
-    """Read the `classes.txt` of a folder, one class per line in the order of the columns; None if there is none."""
+def read_classes(root: Path) -> tuple[str, ...] | None:
+    """Read the `classes.txt` of a folder, one class per line in the order of the columns; None without that file."""
     path = root / "classes.txt"
     return check_classes(read_lines(path), f"'{path}'") if path.is_file() else None
 
 
-def check_classes(names: Iterable[str], where: str = "classes") -> tuple[str, ...]:
-    """Return class names, all different; error texts cite `where`."""
+def check_classes(names: Iterable[str], location: str = "classes") -> tuple[str, ...]:
+    """Return class names, all different; errors cite their `location`."""
     classes = () if isinstance(names, str) else tuple(names)
     if not classes or not all(isinstance(name, str) and name for name in classes):
-        raise DataError(f"{where} must hold one name per class, got {names!r:.200}.")
-    repeated = duplicates(classes)
-    if repeated:
-        raise DataError(f"{where} names these classes more than once: {first_few(repeated)}.")
+        raise DataError(f"{location} must hold one name per class, got {names!r:.200}.")
+    if repeated := repeated_names(classes):
+        raise DataError(f"{location} names these classes more than once: {first_few(repeated)}.")
     return classes
 
 
@@ -120,47 +117,45 @@ def load_array(path: Path) -> NDArray[Any]:
 
 
 def subfolders(root: Path) -> list[Path]:
-    """Return the folders in a folder, sorted, without hidden ones; quick also next to a million images."""
+    """Return the folders in a folder, sorted, without hidden ones; fast even next to a million images."""
     _, folders, _ = next(os.walk(root), (root, [], []))
     return [root / name for name in sorted(folders) if not name.startswith(".")]
 
 
-def normal_name(file_name: str) -> str:
-    """Spell a file name one way: `./a.jpg` and `a.jpg` are the same file."""
-    return str(PurePosixPath(file_name))
-
-
-def duplicates(names: Iterable[Name]) -> list[Name]:
+def repeated_names(names: Iterable[str]) -> list[str]:
     """Return the names that occur more than once, in order of first appearance."""
     return [name for name, count in Counter(names).items() if count > 1]
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Quote the first five names of a long list and count the others."""
+    """Quote the first five names of a long list and count the rest."""
     quoted = ", ".join(f"'{name}'" for name in names[:5])
     more = len(names) - 5
     return f"{quoted} and {more:,} more" if more > 0 else quoted
 
 
-def checked_names(file_names: Sequence[str], where: Sequence[str]) -> tuple[str, ...]:
-    """Return file names spelled one way, all inside their folder and each once; error texts cite `where` each stands."""
-    names = tuple(normal_name(name.strip()) for name in file_names)
-    places: dict[str, str] = {}
-    for name, place in zip(names, where, strict=True):
+def check_names(file_names: Sequence[str], locations: Sequence[str]) -> tuple[str, ...]:
+    """Return normalized file names, all inside their folder and each once; errors cite their `locations`."""
+    # `./a.jpg` and `a.jpg` are the same file.
+    names = tuple(str(PurePosixPath(name.strip())) for name in file_names)
+    seen: dict[str, str] = {}
+    for name, location in zip(names, locations, strict=True):
         path = PurePath(name)
         if name == "." or path.is_absolute() or ".." in path.parts:
-            raise DataError(f"{place}: '{name}' is no file inside the folder: give its name relative to it.")
-        if places.setdefault(name, place) != place:
             raise DataError(
-                f"'{name}' stands in {places[name]} and in {place}: keep one entry per file, with all its labels."
+                f"{location}: '{name}' is no file inside the folder: give its name relative to it."
+            )
+        if seen.setdefault(name, location) != location:
+            raise DataError(
+                f"'{name}' stands in {seen[name]} and in {location}: keep one entry per file, with all its labels."
             )
     return names
 
 
-def present(folder: Path, names: Sequence[str], table: str | Path) -> tuple[Path, ...]:
-    """Return the paths of the images that a `table` names; DataError if some are not in the folder."""
+def existing_paths(folder: Path, names: Sequence[str], table: str | Path) -> tuple[Path, ...]:
+    """Return the paths of the images that a `table` lists; DataError if some are not in the folder."""
     paths = tuple(folder / name for name in names)
-    # Unlike Path.is_file, os.path.isfile also accepts names too long and folders without permission.
+    # Unlike Path.is_file, os.path.isfile returns False for names too long and folders without permission.
     missing = [name for name, path in zip(names, paths, strict=True) if not os.path.isfile(path)]  # noqa: PTH113
     if missing:
         raise DataError(
@@ -170,42 +165,42 @@ def present(folder: Path, names: Sequence[str], table: str | Path) -> tuple[Path
     return paths
 
 
-# ---------------------------------------------------------------- splits that files name
+# ---------------------------------------------------------------- splits in files
 
 
-def named_splits(
+def read_splits(
     root: Path, names: Sequence[str], inherent: Mapping[str, Indices] | None = None, source: str = ""
 ) -> tuple[Mapping[str, Indices], str]:
-    """Return the splits that the data itself (`inherent`) or files such as train.txt name, and which of the two.
+    """Return the splits that the layout itself (`inherent`) or files such as train.txt define, and their source.
 
-    `source` is a word for what names the inherent splits.
+    `source` is that of the inherent splits.
     """
     listed: dict[str, Indices] = {}
     for split in SPLIT_NAMES:
         files = [file for ending in ("txt", "npy") if (file := root / f"{split}.{ending}").is_file()]
         if files and (inherent or len(files) > 1):
-            named_by = [file.name for file in files] + [source] * bool(inherent)
-            raise DataError(f"'{root}' names its splits twice, by {first_few(named_by)}: remove one.")
+            sources = [file.name for file in files] + [source] * bool(inherent)
+            raise DataError(f"'{root}' names its splits twice, by {first_few(sources)}: remove one.")
         for file in files:
-            listed[split] = (_read_names if file.suffix == ".txt" else _read_numbers)(file, names)
+            listed[split] = (_read_file_names if file.suffix == ".txt" else _read_row_numbers)(file, names)
     return (inherent, source) if inherent else (listed, "files")
 
 
-def _read_numbers(path: Path, names: Sequence[str]) -> Indices:
+def _read_row_numbers(path: Path, names: Sequence[str]) -> Indices:
     """Read the row numbers of a file such as train.npy."""
     try:
-        rows = as_indices(load_array(path), path.stem)
+        rows = as_indices(open_array(path), path.stem)
         check_indices(rows, len(names), path.stem)
     except InputError as error:
         raise DataError(f"'{path}': {error}") from error
     return rows
 
 
-def _read_names(path: Path, names: Sequence[str]) -> Indices:
+def _read_file_names(path: Path, names: Sequence[str]) -> Indices:
     """Read a file such as train.txt, one file name per line, as row numbers."""
     rows = {name: row for row, name in enumerate(names)}
-    listed = [normal_name(line) for line in read_lines(path) if line]
-    unknown, repeated = [name for name in listed if name not in rows], duplicates(listed)
+    listed = [str(PurePosixPath(line)) for line in read_lines(path) if line]
+    unknown, repeated = [name for name in listed if name not in rows], repeated_names(listed)
     if unknown:
         hint = did_you_mean(unknown[0], rows, cutoff=0.8)
         raise DataError(f"'{path}' lists {len(unknown):,} file(s) without data: {first_few(unknown)}.{hint}")
