@@ -273,7 +273,7 @@ def test_network_without_published_weights() -> None:
     name = next(name for name in timm.list_models("resnet*") if not timm.list_pretrained(f"{name}.*"))
     with pytest.raises(ConfigError, match="weights="):
         get_backbone(f"timm:{name}")
-    assert get_backbone(f"timm:{name}", pretrained=False).is_here
+    assert get_backbone(f"timm:{name}", pretrained=False).is_local
     assert get_backbone(f"timm:{name}", weights=__file__).weights == WeightFile(Path(__file__))
 
 

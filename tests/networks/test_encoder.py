@@ -15,7 +15,7 @@ from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.core.progress import Progress, silent
 from centerhash.networks import encoder as module
 from centerhash.networks.backbones import BACKBONES
-from centerhash.networks.encoder import Encoder, FeatureTable
+from centerhash.networks.encoder import Encoder, FeatureTable, raise_if_broken
 from tests.toys import noise_image, started, wait_for_process, write_images
 
 LITE0 = BACKBONES["efficientnet-lite0"]
@@ -87,8 +87,8 @@ def test_finished_shards_outlive_an_error(
             raise MemoryError
         return pixels(encoder, path)
 
-    monkeypatch.setattr(module, "SHARD", 2)
-    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "CACHE_SHARD_SIZE", 2)
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)
     with monkeypatch.context() as patched:
         patched.setattr(Encoder, "pixels", fails_at_the_last)
         with pytest.raises(MemoryError):
@@ -110,7 +110,7 @@ def test_broken_images(pictures: list[Path], tmp_path: Path) -> None:
         assert all(mixed[row].name in str(error) for row, error in found.broken.items())
     assert found.readable.tolist() == [1, 4]
     with pytest.raises(DataError, match=r"(?s)4 of 6 images.*Repair them\.$"):
-        found.raise_if_broken("Repair them.")
+        raise_if_broken(found.broken, len(mixed), "Repair them.")
 
 
 def test_pictures_of_every_mode(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_pictures_of_every_mode(tmp_path: Path) -> None:
 def test_progress_rises_to_the_total(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: int
 ) -> None:
-    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)
     if cached:
         table(pictures[:cached], tmp_path)
     calls: list[tuple[int, int]] = []
@@ -152,7 +152,7 @@ def test_killed_process_leaves_its_shards(tmp_path: Path) -> None:
     paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
     script = (
         "import sys; from pathlib import Path; from centerhash.networks import encoder; "
-        "from centerhash.networks.backbones import BACKBONES; encoder.SHARD, encoder.BATCH = 4, 2; "
+        "from centerhash.networks.backbones import BACKBONES; encoder.CACHE_SHARD_SIZE, encoder.BATCH_SIZE = 4, 2; "
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]))"
     )
@@ -193,11 +193,11 @@ def test_arrays_that_are_no_image(array: object) -> None:
 
 
 def test_stream(pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 3)
+    monkeypatch.setattr(module, "BATCH_SIZE", 3)
     images = [*pictures[:3], tmp_path / "gone.png", pictures[3]]
     steps = list(Encoder(LITE0, device="cpu").stream(images))
-    assert [step.seen for step in steps] == [3, 2]
-    assert [step.places for step in steps] == [[0, 1, 2], [4]]
+    assert [step.size for step in steps] == [3, 2]
+    assert [step.positions for step in steps] == [[0, 1, 2], [4]]
     assert [list(step.broken) for step in steps] == [[], [3]]
     assert [step.features.shape for step in steps] == [(3, LITE0.features), (1, LITE0.features)]
 

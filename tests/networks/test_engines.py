@@ -274,7 +274,7 @@ class CountingEngine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     counting = CountingEngine()
     monkeypatch.setattr(Encoder, "pixels", lambda encoder, image: counting.decode(encoder, image))
-    monkeypatch.setattr(encoder_module, "BATCH", BATCH)
+    monkeypatch.setattr(encoder_module, "BATCH_SIZE", BATCH)
     return counting
 
 

@@ -16,7 +16,6 @@ from centerhash.networks.heads import (
     Dropout,
     HeadOptions,
     IsolatedDropout,
-    LabelLayers,
     Outputs,
     build_head,
 )
@@ -189,7 +188,7 @@ def test_log_odds_of_standardized_features() -> None:
     head.eval()
     outputs = head[-1]
     assert isinstance(outputs, Outputs)
-    assert isinstance(outputs.presence, LabelLayers)
+    assert outputs.presence is not None
     expected = outputs.presence(head[0](features))
     torch.testing.assert_close(head(features).label_log_odds, expected)
     assert expected.shape == (6, 3)

@@ -123,7 +123,7 @@ def test_missing_weight_file(tmp_path: Path) -> None:
     path = write(tmp_path / "own.safetensors", state())
     row = get_backbone(SMALL, weights=path)
     path.unlink()
-    assert not row.is_here
+    assert not row.is_local
     for use in (row.load, row.trainable, lambda: row.key, lambda: get_backbone(SMALL, weights=path)):
         with pytest.raises(DataError, match=r"own\.safetensors"):
             use()
@@ -225,12 +225,12 @@ def test_weights_of_the_hub(hub: LocalHub) -> None:
     classifier = {"fc.weight": torch.zeros(1000, 96), "fc.bias": torch.zeros(1000)}
     hub.put(REPOSITORY, {"model.safetensors": save({**tensors, **classifier})})
     row = get_backbone("timm:test_resnet")
-    assert not row.is_here
+    assert not row.is_local
     images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
     same = dataclasses.replace(whole, build=lambda *_: network)
     with torch.inference_mode():
         assert torch.equal(row.load()(images), same.load()(images))
-    assert row.is_here
+    assert row.is_local
     asked = len(hub.requests)
     assert row.key == row.key
     assert len(hub.requests) == asked

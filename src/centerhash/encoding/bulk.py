@@ -41,6 +41,7 @@ from centerhash.encoding.shards import (
 )
 from centerhash.model.base import Model
 from centerhash.model.loading import load
+from centerhash.networks.encoder import raise_if_broken
 from centerhash.networks.engines import Engine
 
 # Images of a shard: minutes of work on a small machine.
@@ -152,7 +153,8 @@ def encode_to_file(
         encoder = model.encoder(device=device, engine=engine)
         table = encoder.table(inputs.images or (), cache, progress=progress)
         if not skip_broken:
-            table.raise_if_broken("Repair these files, or pass `skip_broken=True` to skip them.")
+            advice = "Repair these files, or pass `skip_broken=True` to skip them."
+            raise_if_broken(table.broken, len(table.features), advice)
         rows, used_engine = table.readable, encoder.used_engine
         features = table.features[rows]
     codes = CodeFile(
@@ -236,11 +238,11 @@ def encode_shard(
         yield len(rows)
     else:
         rows, parts = [], [np.zeros((0, model.spec.features), dtype=np.float32)]
-        for step in model.encoder(device=device, engine=engine).stream(inputs.images or ()):
-            rows += step.places
-            parts.append(step.features)
-            broken |= {inputs.ids[row]: str(error) for row, error in step.broken.items()}
-            yield step.seen
+        for batch in model.encoder(device=device, engine=engine).stream(inputs.images or ()):
+            rows += batch.positions
+            parts.append(batch.features)
+            broken |= {inputs.ids[row]: str(error) for row, error in batch.broken.items()}
+            yield batch.size
         features = np.concatenate(parts)
     if inputs.labels is None:
         labels = model.label_names(features)

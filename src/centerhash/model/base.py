@@ -25,7 +25,7 @@ from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.model.spec import ModelSpec, PortableSpec
 from centerhash.networks.backbones import Backbone
-from centerhash.networks.encoder import Encoder
+from centerhash.networks.encoder import Encoder, raise_if_broken
 from centerhash.networks.engines import PortableNetwork
 
 # Labels of at least this probability are predicted.
@@ -187,7 +187,7 @@ class Model(ABC):
             features = encoder.features(sources)
         else:
             table = encoder.table(paths, cache, progress=progress)
-            table.raise_if_broken("Repair or leave out these files.")
+            raise_if_broken(table.broken, len(paths), "Repair or leave out these files.")
             features = table.features
         return features[0] if single else features
 

@@ -25,7 +25,7 @@ from centerhash.model import hub
 from centerhash.model.base import Model
 from centerhash.model.shares import label_weights
 from centerhash.model.spec import METADATA_KEY, PORTABLE, PortableSpec
-from centerhash.networks.engines import PortableNetwork, Runner, onnx_runner, streams
+from centerhash.networks.engines import PortableNetwork, Runner, onnx_runner
 
 # Protobuf, the format of ONNX files, allows no more.
 _MOST_BYTES = 2**31
@@ -117,7 +117,7 @@ class PortableModel(Model):
     @cached_property
     def _runner(self) -> Runner:
         """The compiled network of a model of features."""
-        return onnx_runner(self.content(), streams(), tuple(self._columns))
+        return onnx_runner(self.content(), tuple(self._columns))
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
