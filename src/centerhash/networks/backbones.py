@@ -111,16 +111,13 @@ class Backbone:
         """Load the network in eval mode: uint8 images (B, H, W, 3) to features (B, D)."""
         from centerhash.networks.layers import fold_batch_norms
 
-        network = self._network().eval()
+        network = self.trainable().eval()
         if self.fold:
             fold_batch_norms(network)
         return network.to(device)
 
     def trainable(self) -> nn.Module:
         """Load the network in train mode, with its batch norms: uint8 images (B, H, W, 3) to features (B, D)."""
-        return self._network().train()
-
-    def _network(self) -> nn.Module:
         import torch
 
         from centerhash.networks.layers import Normalized
@@ -130,7 +127,7 @@ class Backbone:
             torch.manual_seed(self.seed)
             network = Normalized(self.build(self, path), self.shift, self.scale)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
-        return network
+        return network.train()
 
 
 @cache
@@ -299,6 +296,13 @@ def _timm_backbone(name: str, pretrained: bool, crop: int | None, pool: str | No
     network, width = _on_meta(name, lambda: timm.create_model(model, num_classes=0))
     settings, side = network.pretrained_cfg, network.pretrained_cfg["input_size"][-1]
     pools = (layer for layer in network.modules() if isinstance(layer, timm.layers.SelectAdaptivePool2d))
+    repository, url = settings.get("hf_hub_id"), settings.get("url")
+    weights = Hub(repository) if repository else Download(url) if url else None
+    if pretrained and weights is None:
+        raise ConfigError(
+            f"timm publishes no weights of '{model}': pass a file as `weights=`, or `pretrained=False`, or choose "
+            "another."
+        )
     published = Backbone(
         name=name,
         width=width,
@@ -307,7 +311,7 @@ def _timm_backbone(name: str, pretrained: bool, crop: int | None, pool: str | No
         crop=side,
         shift=tuple(255.0 * value for value in settings["mean"]),
         scale=tuple(255.0 * value for value in settings["std"]),
-        weights=_timm_weights(model, settings) if pretrained else None,
+        weights=weights if pretrained else None,
         build=build_timm,
         pool="mean" if [layer.pool_type for layer in pools] == ["avg"] else None,
         interpolation=settings["interpolation"],
@@ -344,16 +348,6 @@ def _on_meta(name: str, create: Callable[[], Any], side: int | None = None) -> t
             f"{name} cannot be used in this way ({first_line(error)}): omit `crop=` and `pool=`, or choose another."
         ) from None
     return network, int(features)
-
-
-def _timm_weights(name: str, settings: Mapping[str, Any]) -> WeightSource:
-    if settings.get("hf_hub_id"):
-        return Hub(settings["hf_hub_id"])
-    if settings.get("url"):
-        return Download(settings["url"])
-    raise ConfigError(
-        f"timm publishes no weights of '{name}': pass a file as `weights=`, or `pretrained=False`, or choose another."
-    )
 
 
 def _create(backbone: Backbone, **settings: Any) -> nn.Module:

@@ -32,10 +32,7 @@ CACHE_SHARD_SIZE = 256
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """Features (n, D) of the readable images of a batch of `size` images.
-
-    `positions` (n) are those of the readable images in the stream, and `broken` has the errors of others by position.
-    """
+    """Features (n, D) of the readable images of a batch of `size`, and errors of others, by position in the stream."""
 
     size: int
     positions: list[int]

@@ -51,10 +51,10 @@ Floats: TypeAlias = NDArray[np.float32]
 # A compiled network maps an image (1, H, W, 3) to features (1, D), or features (B, D) to outputs, in any thread.
 Runner: TypeAlias = Callable[[NDArray[Any]], Floats]
 
-OPSET = 17
+_OPSET = 17
 # A compiled network may differ from PyTorch's by this share of its largest feature. Rounding was seen to change 2e-6 of
 # it, and 16-bit arithmetic 6e-2.
-TOLERANCE = 1e-3
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,7 @@ def check_pixels(pixels: Pixels, size: int) -> None:
 
 
 class TorchEngine:
-    """A backbone in PyTorch on one device, which computes a whole batch at once.
-
-    `warnings` gives the reason if it replaces another engine.
-    """
+    """A backbone in PyTorch on one device; `warnings` gives the reason if it replaces another engine."""
 
     name = "torch"
 
@@ -269,7 +266,7 @@ def _check_agreement(engine: CompiledEngine, network: nn.Module, size: int) -> N
         expected = network(torch.from_numpy(pixels)).float().numpy()
     largest = float(np.abs(engine.features(pixels) - expected).max())
     # The comparison is negated so that NaN is an error.
-    if not largest <= TOLERANCE * float(np.abs(expected).max()):
+    if not largest <= _TOLERANCE * float(np.abs(expected).max()):
         raise ValueError(f"its features differ from PyTorch's by up to {largest:.2g}")
 
 
@@ -289,7 +286,7 @@ def traced(
             (example,),
             stream,  # type: ignore[arg-type]  # torch accepts streams too
             dynamo=False,
-            opset_version=OPSET,
+            opset_version=_OPSET,
             input_names=[name],
             output_names=list(outputs),
             dynamic_axes={axis: {0: "batch"} for axis in names} if any_batch else None,

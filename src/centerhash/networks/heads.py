@@ -21,9 +21,8 @@ from centerhash.core.errors import InputError
 from centerhash.losses.base import HeadOutput
 from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
-# The float32 rounding of logits varies with the batch, so that the sign of a small logit may vary too. Rows with a logit
-# below this share of their largest one (or of 1) are computed again in float64. The share is about a hundred times the
-# largest error seen.
+# Float32 rounding varies with the batch and may flip the sign of a small logit. Rows with a logit below this share of
+# their largest one (or of 1) are computed again in float64. The largest error seen was about a hundredth of the share.
 _UNSAFE_SHARE = 1e-4
 
 

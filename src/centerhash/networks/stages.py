@@ -1,9 +1,5 @@
 """A backbone in two parts: a frozen trunk, whose maps are computed once, and a tail that is trained on these maps.
 
-    split = split_backbone(get_backbone("resnet50"))
-    maps = compute_maps(paths, flipped, Encoder(split.trunk), cache, progress)
-    network, tail = split.trainable()
-
 Both parts consist of the network's own layers, so that training the tail changes the whole network. Maps are stored as
 float16, plain and mirrored.
 """
@@ -158,16 +154,15 @@ def split_backbone(backbone: Backbone, stages: int | None = None) -> SplitBackbo
 
 
 class MapTable(NamedTuple):
-    """Plain and mirrored maps of image files by content key, and the errors of broken images by row."""
+    """Maps of image files in two caches, plain and mirrored, and the errors of broken images by row."""
 
     keys: list[str]
-    plain: ArrayCache
-    mirrored: ArrayCache
+    caches: list[ArrayCache]
     broken: dict[int, ImageError]
 
     def read(self, rows: Sequence[int], mirrored: bool = False) -> Maps:
         """Return the flattened maps (n, D) of some images."""
-        return (self.mirrored if mirrored else self.plain).read([self.keys[row] for row in rows])
+        return self.caches[mirrored].read([self.keys[row] for row in rows])
 
 
 def compute_maps(
@@ -195,7 +190,7 @@ def compute_maps(
             done += batch.size
             progress("maps", done, total, note)
     progress("maps", total, total, note)
-    return MapTable([keys.get(row, "") for row in range(len(paths))], caches[0], caches[1], broken)
+    return MapTable([keys.get(row, "") for row in range(len(paths))], caches, broken)
 
 
 def _check_disk(cache: Path, needed: int) -> None:
