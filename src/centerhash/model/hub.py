@@ -95,9 +95,8 @@ def _card(spec: ModelSpec, repository: str, evaluation: Evaluation | None) -> st
         "Labels": "\n".join(spec.classes),
     }
     blocks = "".join(f"\n\n## {title}\n\n{indent(text, '    ')}" for title, text in sections.items())
-    images = "features" if spec.backbone is None else "multi-label images"
-    method = f"trained with the method `{spec.method}` of centerhash {__version__}"
-    return f"# {repository}\n\n{spec.bits}-bit binary codes for {images}, {method}.{blocks}\n"
+    source = f"trained by the method `{spec.method}` of centerhash {__version__}"
+    return f"# {repository}\n\n{spec.bits}-bit binary codes for multi-label images, {source}.{blocks}\n"
 
 
 def _parse(address: str) -> tuple[str, str | None]:
