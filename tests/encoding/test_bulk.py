@@ -14,7 +14,7 @@ import pytest
 from centerhash.codes import pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
-from centerhash.encoding.bulk import Inputs, encode_shards, encode_to_file, list_inputs
+from centerhash.encoding.bulk import BulkInputs, encode_shards, encode_to_file, list_inputs
 from centerhash.encoding.code_files import read_codes
 from centerhash.encoding.shards import read_manifest, read_shards
 from centerhash.model.model import HashModel
@@ -76,11 +76,11 @@ def test_fingerprint(tmp_path: Path) -> None:
     paths, labels = [Path("/a"), Path("/b")], np.eye(2, dtype=bool)
     others = [
         list_inputs([str(file)]),
-        Inputs(["a", "b"], paths, labels=labels, classes=("x", "y")),
-        Inputs(["a", "b"], paths),
-        Inputs(["a", "b"], paths, labels=~labels, classes=("x", "y")),
-        Inputs(["a", "b"], paths, labels=labels, classes=("x", "z")),
-        Inputs(["a", "c"], paths, labels=labels, classes=("x", "y")),
+        BulkInputs(["a", "b"], paths, labels=labels, classes=("x", "y")),
+        BulkInputs(["a", "b"], paths),
+        BulkInputs(["a", "b"], paths, labels=~labels, classes=("x", "y")),
+        BulkInputs(["a", "b"], paths, labels=labels, classes=("x", "z")),
+        BulkInputs(["a", "c"], paths, labels=labels, classes=("x", "y")),
     ]
     assert len({of_photos, of_features, *(inputs.fingerprint() for inputs in others)}) == 8
 
@@ -91,7 +91,7 @@ def test_fingerprint(tmp_path: Path) -> None:
 )
 def test_names_that_cannot_be_ids(ids: list[str], folder: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        Inputs(ids, [Path(f"/{folder}/{number}") for number in range(len(ids))])
+        BulkInputs(ids, [Path(f"/{folder}/{number}") for number in range(len(ids))])
 
 
 # One code file
