@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 PREFIX = "hf:"
 _TAGS = ["hashing", "image-retrieval", "multi-label"]
 # Addresses become parts of URLs and of paths.
-_ADDRESS = re.compile(
-    r"(?!.*\.\.)((?![^@]*--)\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@(\w[\w./-]{0,127}))?", re.ASCII
-)
+_ADDRESS = re.compile(r"(?!.*\.\.|[^@]*--)(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@(\w[\w./-]{0,127}))?", re.ASCII)
 
 
 def cache_folder() -> Path:
@@ -40,16 +38,13 @@ def cache_folder() -> Path:
 
 def download(source: str) -> Path:
     """Download the model "hf:owner/name" or "hf:owner/name@revision" unless it is cached; return its folder."""
-    hub, (repository, revision) = require("huggingface_hub"), _parse(source.removeprefix(PREFIX))
-    settings = {"revision": revision, "cache_dir": make_folder(cache_folder())}
-    for files in ((PORTABLE, "model.json"), (*TORCH_FILES, TUNED)):
-        with _explained_errors(source):
+    with _open_hub(source, PREFIX) as (hub, repository, revision):
+        settings = {"revision": revision, "cache_dir": make_folder(cache_folder())}
+        for files in ((PORTABLE, "model.json"), (*TORCH_FILES, TUNED)):
             folder = Path(hub.snapshot_download(repository, allow_patterns=files, **settings))
-        if (folder / files[0]).exists():
-            return folder
-    raise DataError(
-        f"'{source}' is no centerhash model: its repository has neither {PORTABLE} nor model.json."
-    )
+            if (folder / files[0]).exists():
+                return folder
+    raise DataError(f"'{source}' is no centerhash model: it has neither {PORTABLE} nor model.json.")
 
 
 def publish(
@@ -64,26 +59,25 @@ def publish(
 
     The card lists settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
     """
-    hub, spec, (repository, _) = require("huggingface_hub"), model.spec.without_paths(), _parse(repository)
+    spec = model.spec.without_paths()
     if spec.needs_local_weights:
         raise ConfigError(
             f"this model needs your own backbone weights ('{spec.weights}'), which are not uploaded. Train with "
             "published weights, or fine-tune the backbone, which is then part of the model."
         )
-    facts = {"library_name": "centerhash", "pipeline_tag": "image-feature-extraction", "tags": _TAGS}
-    header = hub.ModelCardData(license=license, **facts).to_yaml()
-    api, published = hub.HfApi(), type(model)(spec, model.tensors(), model.folder)
-    with tempfile.TemporaryDirectory() as folder, _explained_errors(repository):
+    published = type(model)(spec, model.tensors(), model.folder)
+    with _open_hub(repository) as (hub, name, _), tempfile.TemporaryDirectory() as folder:
         published.save(folder)
         # A method that cannot be exported is published without model.onnx, and needs PyTorch.
         with suppress(ConfigError):
             published.save_portable(folder)
-        write_text(f"{folder}/README.md", f"---\n{header}\n---\n\n{_card(spec, repository, evaluation)}")
-        api.create_repo(repository, exist_ok=True, private=private)
-        api.upload_folder(
-            repo_id=repository, folder_path=folder, commit_message=f"A model of {spec.bits} bits"
-        )
-    return f"{api.endpoint}/{repository}"
+        facts = {"library_name": "centerhash", "pipeline_tag": "image-feature-extraction", "tags": _TAGS}
+        header = hub.ModelCardData(license=license, **facts).to_yaml()
+        write_text(f"{folder}/README.md", f"---\n{header}\n---\n\n{_card(spec, name, evaluation)}")
+        api = hub.HfApi()
+        api.create_repo(name, exist_ok=True, private=private)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"A model of {spec.bits} bits")
+        return f"{api.endpoint}/{name}"
 
 
 def _card(spec: ModelSpec, repository: str, evaluation: Evaluation | None) -> str:
@@ -99,31 +93,25 @@ def _card(spec: ModelSpec, repository: str, evaluation: Evaluation | None) -> st
     return f"# {repository}\n\n{spec.bits}-bit binary codes for multi-label images, {source}.{blocks}\n"
 
 
-def _parse(address: str) -> tuple[str, str | None]:
-    """Split "owner/name@revision"."""
+@contextmanager
+def _open_hub(source: str, prefix: str = "") -> Iterator[tuple[Any, str, str | None]]:
+    """Yield huggingface_hub, and the repository and revision of an address; turn errors of the hub into one line."""
+    hub, errors = require("huggingface_hub"), require("huggingface_hub.errors")
+    address, endpoint = source.removeprefix(prefix), require("huggingface_hub.constants").ENDPOINT
     match = _ADDRESS.fullmatch(address)
     if match is None:
         allowed = "owner/name or owner/name@revision, such as jane/photos-64"
         raise ConfigError(f"a model on the hub is named {allowed}, got '{address}'.")
-    return match[1], match[2]
-
-
-@contextmanager
-def _explained_errors(source: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub, and of its HTTP client, into one line."""
-    from huggingface_hub import constants, errors
-
     # The HTTP client is another library in other versions of huggingface_hub.
     client_errors: Any = (OSError, *errors.HfHubHTTPError.__bases__)
-    hub = constants.ENDPOINT
     try:
-        yield
+        yield hub, match[1], match[2]
     except errors.RevisionNotFoundError as error:
-        raise DataError(f"'{source}' names no branch, tag or commit of its repository on {hub}.") from error
+        raise DataError(f"'{source}' names no branch, tag or commit on {endpoint}.") from error
     except client_errors as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
             advice = "or you have no access to it: check the name, or log in by `hf auth login`"
-            raise ConfigError(f"there is no '{source}' on {hub}, {advice}.") from error
-        failure = f"the hub ({hub}) cannot be reached for '{source}', or rejected it"
+            raise ConfigError(f"there is no '{source}' on {endpoint}, {advice}.") from error
+        failure = f"the hub ({endpoint}) cannot be reached for '{source}', or rejected it"
         raise DataError(f"{failure}: {first_line(error.__cause__ or error)}. Try again.") from error
