@@ -70,7 +70,7 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
 
 
 def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = None) -> CodeFile:
-    """Read a code file; DataError names what is wrong with it.
+    """Read a code file; DataError states the problem if it is malformed.
 
     Codes of other programs may also be one array in a .npy file, packed if `bits` is given. `labels` (N, C) is a .npy
     file that replaces those in the code file.

@@ -23,8 +23,8 @@ from centerhash.networks.engines import PortableNetwork
 
 # Labels of at least this probability are predicted.
 PREDICT_FROM = 0.5
-# An image passes a filter by a label of at least this probability (see `benchmarks.quality`). Its best label is
-# predicted from here on too, if none reaches PREDICT_FROM.
+# An image passes a filter by a label of at least this probability (see `benchmarks.quality`). If no label reaches
+# PREDICT_FROM, the best one is predicted from this probability on.
 FILTER_FROM = 0.28
 
 
@@ -32,8 +32,8 @@ FILTER_FROM = 0.28
 class LabelMatch:
     """A label whose center is near an image.
 
-    `weight` is 0 unless the label is predicted, and the weights of an image sum to 1. `similarity` is the cosine between
-    the logits and the center as it was trained, and `distance` the Hamming distance between the code and the center.
+    The weights of predicted labels sum to 1, and those of others are 0. `similarity` is the cosine between the logits and
+    the center as it was trained, and `distance` the Hamming distance between the code and the center.
     """
 
     label: str
@@ -53,15 +53,14 @@ class Model(ABC):
     """A trained hash function with its classes and centers; `HashModel` or `PortableModel`.
 
     Images are files, bytes, PIL images or uint8 arrays. Features (N, D) are those that `features_of` returns.
+    `general_bits` is V, the length of the general codes, or None for a model without them.
     """
 
     spec: ModelSpec | PortableSpec
     folder: Path | None
-    # V, the length of the general codes; None without a general code.
     general_bits: int | None
-    # Whether the model predicts label probabilities.
     has_probabilities: bool
-    # (C, K), or None for a method without centers.
+    # (C, K), or None for a method without centers
     _centers: Any
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Export a model of PyTorch as model.onnx, the one file that `PortableModel` runs.
+"""Export a PyTorch model as model.onnx, the one file that `PortableModel` runs.
 
-Preprocessing, backbone and head are inside; classes, centers and how to bring an image to H x W are in the metadata.
+Normalization, backbone and head are in the network; classes, centers and the resizing of images are in the metadata.
 The file is compared with PyTorch's codes before it is written.
 """
 
@@ -327,7 +327,7 @@ def _padded(layer: Any, size: tuple[int, int]) -> nn.Sequential:
     edges = zip(size, layer.kernel_size, layer.stride, layer.dilation, strict=True)
     height, width = (import_timm().layers.get_same_padding(*edge) for edge in edges)
     sides = (width // 2, width - width // 2, height // 2, height - height // 2)
-    # Drawing weights that are replaced would change the random numbers of what is trained next.
+    # Drawing weights, which are replaced, would change the random numbers of the next training run.
     shape = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, 0, layer.dilation)
     plain: nn.Module = skip_init(nn.Conv2d, *shape, layer.groups, layer.bias is not None)  # type: ignore[no-untyped-call]
     plain.load_state_dict(layer.state_dict())

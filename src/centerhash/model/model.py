@@ -48,7 +48,7 @@ from centerhash.model.spec import FILES, PORTABLE, TUNED, ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.heads import BatchInvariantHead, Head, build_head
 
-# Bounds the memory of a pass through the head, and does not affect its results.
+# This bounds the memory of a pass through the head, and does not affect its results.
 _ROWS_PER_PASS = 1024
 _CHECKSUMS_KEY = "checksums"
 
@@ -112,7 +112,7 @@ class HashModel(Model):
     def _outputs(self, features: NDArray[Any]) -> HeadOutput:
         """Compute all outputs of the head, float32."""
         features, chunks = check_features(features, self.spec.features), []
-        # No rows are one empty chunk.
+        # There is one empty chunk if there are no rows.
         for start in range(0, max(1, len(features)), _ROWS_PER_PASS):
             rows = features[start : start + _ROWS_PER_PASS]
             if isinstance(self.network, ShallowHash):
@@ -173,7 +173,7 @@ class HashModel(Model):
         return dict(self._tensors)
 
     def at(self, bits: int) -> HashModel:
-        """Return the model of a shorter nested code, whose codes are the first `bits` bits of this one's."""
+        """Return the model of a shorter nested code, whose codes are the first `bits` bits of this model's codes."""
         if bits == self.bits:
             return self
         codes = {code.bits: code for code in self.spec.shorter}

@@ -1,8 +1,8 @@
 """PortableModel: a whole model as one ONNX file, run by ONNX Runtime or OpenVINO and numpy, without PyTorch.
 
-The file `model.onnx` takes `pixels` (B, H, W, 3) uint8, or `features` (B, D) float32 for a model without a backbone. Its
-outputs are `logits` (B, K), `code` (B, ceil(K/8)) packed, and those that the model has of `general` (B, V/8) packed,
-`probability` (B, C) and `share_logits` (B, C). All else is its metadata, `PortableSpec` as a json text.
+The input of `model.onnx` is `pixels` (B, H, W, 3) uint8, or `features` (B, D) float32 without a backbone. The outputs are
+`logits` (B, K) and the packed `code` (B, ceil(K/8)). Some models also have a packed `general` code (B, V/8), `probability`
+(B, C) and `share_logits` (B, C). The metadata are a `PortableSpec` as json.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PortableModel(Model):
 
     @property
     def digest(self) -> str:
-        """Digest of the PyTorch model that the file was made of."""
+        """Digest of the PyTorch model that was exported to this file."""
         return self.spec.digest
 
     @property
@@ -157,7 +157,7 @@ class PortableModel(Model):
 
 
 def read_spec(file: Path) -> PortableSpec:
-    """Read the metadata of a model.onnx; DataError if the file is not a model, or not the one that was written."""
+    """Read the metadata of a model.onnx; DataError if the file is not a model, or is damaged."""
     import onnxruntime
 
     data = _read(file)

@@ -38,9 +38,9 @@ class ArrayCache:
 
     def __init__(self, folder: Path, width: int, dtype: DTypeLike) -> None:
         self.folder, self.width, self.dtype = folder, width, np.dtype(dtype)
-        # The key file of the shard of each key, and the row in it.
+        # A key is at this row of the shard with this key file.
         self._rows: dict[str, tuple[Path, int]] = {}
-        # The arrays of a shard by its key file; None if they are damaged.
+        # Shards are mapped when they are needed; a damaged one is None.
         self._arrays: dict[Path, NDArray[Any] | None] = {}
         for key_file in sorted(folder.glob("*.txt")):
             self._add(key_file, _read_keys(key_file)[1:])

