@@ -31,7 +31,7 @@ NOTHING = Shard([], np.zeros((0, 3), np.uint8), [], {"a": "gone"})
 
 
 @pytest.mark.parametrize("shard", [SHARD, NOTHING])
-def test_written_shard_is_read(shard: Shard, tmp_path: Path) -> None:
+def test_write_and_read_shard(shard: Shard, tmp_path: Path) -> None:
     write_shard(tmp_path, 7, shard, ABOUT)
     stored = read_shard(tmp_path / "shard-00007.parquet")
     assert (stored.ids, stored.packed.tolist()) == (shard.ids, shard.packed.tolist())

@@ -1,8 +1,8 @@
 """PortableModel: a whole model as one ONNX file, run by ONNX Runtime or OpenVINO and numpy, without PyTorch.
 
 The input of `model.onnx` is `pixels` (B, H, W, 3) uint8, or `features` (B, D) float32 without a backbone. The outputs are
-`logits` (B, K) and the packed `code` (B, ceil(K/8)). Some models also have a packed `general` code (B, V/8), `probability`
-(B, C) and `share_logits` (B, C). The metadata are a `PortableSpec` as json.
+`logits` (B, K) and the packed `code` (B, ceil(K/8)). Some models also have the packed `general` code (B, V/8),
+`probability` (B, C) and `share_logits` (B, C). The metadata are a `PortableSpec` as json.
 """
 
 from __future__ import annotations
