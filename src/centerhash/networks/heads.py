@@ -27,7 +27,7 @@ _UNSAFE_SHARE = 1e-4
 
 
 class Rotation(nn.Module):
-    """Multiplies logits (B, K) by an orthogonal matrix (K, K), which is set after training and the identity before.
+    """A rotation of logits (B, K) by an orthogonal matrix (K, K), which is the identity until the end of training.
 
     A good rotation reduces the error of replacing the logits by their signs.
     """
@@ -44,7 +44,7 @@ class Rotation(nn.Module):
 
 
 class DivideAndEncode(nn.Module):
-    """A linear layer from features (B, D) to logits (B, K), each of which depends only on its own slice of features.
+    """A linear layer from features (B, D) to logits (B, K), in which each logit depends only on its slice of features.
 
     The K slices have D/K features; if K does not divide D, the first D mod K slices have one more.
     """
@@ -100,7 +100,7 @@ class Dropout(nn.Dropout):
 
 
 class IsolatedDropout(Dropout):
-    """Dropout that restores the state of torch's random generator, so that it does not change the masks of others."""
+    """Dropout that restores the state of torch's random generator, so that other layers draw the same masks."""
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Draw the mask of `Dropout`."""
@@ -111,8 +111,8 @@ class IsolatedDropout(Dropout):
 class Outputs(nn.Module):
     """The last layers of a head with more outputs than the logits (B, K), all of which become a `HeadOutput`.
 
-    The class logits (B, C) are a linear layer on the last hidden layer. The log-odds (B, C) have a hidden layer of their
-    own on the features. No gradient of them reaches other layers, so that codes are the same with and without them.
+    The class logits (B, C) are a linear layer on the last hidden layer. The log-odds (B, C) are a network with one hidden
+    layer on the features. Their gradients do not reach other layers, so that codes are the same with and without them.
     """
 
     def __init__(

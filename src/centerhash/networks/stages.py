@@ -72,10 +72,8 @@ def stages_of(network: nn.Module) -> tuple[list[nn.Module], int]:
         top = nn.Sequential(last, layers["conv_head"], layers["bn2"], layers["global_pool"])
         return [nn.Sequential(layers["conv_stem"], layers["bn1"]), *blocks, top], 2
     if layers.keys() >= {"conv1", "bn1", "maxpool", "layer1", "layer2", "layer3", "layer4"}:
-        activation, pool = (
-            layers.get("relu") or layers["act1"],
-            layers.get("avgpool") or layers["global_pool"],
-        )
+        activation = layers.get("relu") or layers["act1"]
+        pool = layers.get("avgpool") or layers["global_pool"]
         stem = nn.Sequential(layers["conv1"], layers["bn1"], activation, layers["maxpool"])
         top = nn.Sequential(layers["layer4"], pool, nn.Flatten())
         return [stem, layers["layer1"], layers["layer2"], layers["layer3"], top], 1
