@@ -28,7 +28,7 @@ from centerhash.codes import binarize, pack
 from centerhash.core.parallel import batches_ahead
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
-from centerhash.networks.encoder import BATCH, Encoder, pixels_of
+from centerhash.networks.encoder import BATCH_SIZE, Encoder, pixels_of
 from centerhash.networks.engines import ENGINES, open_engine
 from centerhash.networks.head_options import HeadOptions
 from centerhash.networks.heads import build_head
@@ -70,7 +70,7 @@ def decoded(paths: Sequence[Path]) -> list[np.ndarray]:
 
 def decoded_by_threads(paths: Sequence[Path]) -> list[np.ndarray]:
     """Decode as features and encoding do."""
-    batches = [paths[start : start + BATCH] for start in range(0, len(paths), BATCH)]
+    batches = [paths[start : start + BATCH_SIZE] for start in range(0, len(paths), BATCH_SIZE)]
     futures = batches_ahead(partial(pixels_of, backbone=BACKBONE), batches)
     return [future.result() for batch in futures for future in batch]
 

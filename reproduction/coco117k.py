@@ -29,7 +29,7 @@ from centerhash.data.layouts.coco_json import read_coco
 from centerhash.data.layouts.common import Contents, first_few
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.cache import default_cache
-from centerhash.networks.encoder import Encoder
+from centerhash.networks.encoder import Encoder, raise_if_broken
 
 NAME, PHOTOS, ALL_PHOTOS = "coco117k", "coco29k", "coco117k-photos"
 OTHERS = 15_000
@@ -56,7 +56,8 @@ def build(
     encoder, paths = Encoder(backbone, device=device), contents.paths or ()
     for start in range(0, len(paths), _CHUNK):
         table = encoder.table(paths[start : start + _CHUNK], cache or default_cache(), progress=progress)
-        table.raise_if_broken("Copy these photos again; the features of all others are kept.")
+        advice = "Copy these photos again; the features of all others are kept."
+        raise_if_broken(table.broken, len(table.features), advice)
         features[start : start + _CHUNK] = table.features
     arrays = {"features": features, "labels": contents.labels, "image_ids": ids, **splits}
     with atomic_folder(new_folder(root / NAME)) as draft:

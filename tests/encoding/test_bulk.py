@@ -14,7 +14,7 @@ import pytest
 from centerhash.codes import pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
-from centerhash.encoding.bulk import Inputs, encode_shards, encode_to_file, list_inputs
+from centerhash.encoding.bulk import BulkInputs, encode_shards, encode_to_file, list_inputs
 from centerhash.encoding.code_files import read_codes
 from centerhash.encoding.shards import read_manifest, read_shards
 from centerhash.model.model import HashModel
@@ -55,7 +55,7 @@ def break_image(path: Path) -> Path:
 # Inputs
 
 
-def test_images_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_inputs_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_images(Path("photos"), 3)
     inputs = list_inputs(["photos/000.png", "photos"])
@@ -76,11 +76,11 @@ def test_fingerprint(tmp_path: Path) -> None:
     paths, labels = [Path("/a"), Path("/b")], np.eye(2, dtype=bool)
     others = [
         list_inputs([str(file)]),
-        Inputs(["a", "b"], paths, labels=labels, classes=("x", "y")),
-        Inputs(["a", "b"], paths),
-        Inputs(["a", "b"], paths, labels=~labels, classes=("x", "y")),
-        Inputs(["a", "b"], paths, labels=labels, classes=("x", "z")),
-        Inputs(["a", "c"], paths, labels=labels, classes=("x", "y")),
+        BulkInputs(["a", "b"], paths, labels=labels, classes=("x", "y")),
+        BulkInputs(["a", "b"], paths),
+        BulkInputs(["a", "b"], paths, labels=~labels, classes=("x", "y")),
+        BulkInputs(["a", "b"], paths, labels=labels, classes=("x", "z")),
+        BulkInputs(["a", "c"], paths, labels=labels, classes=("x", "y")),
     ]
     assert len({of_photos, of_features, *(inputs.fingerprint() for inputs in others)}) == 8
 
@@ -89,9 +89,9 @@ def test_fingerprint(tmp_path: Path) -> None:
     ("ids", "folder", "words"),
     [(["a", "b", "b"], "", "'b'"), (["a\udcff"], "", "UTF-8"), (["a"], "photos\udcff", "UTF-8")],
 )
-def test_names_that_cannot_be_ids(ids: list[str], folder: str, words: str) -> None:
+def test_inputs_reject_names(ids: list[str], folder: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        Inputs(ids, [Path(f"/{folder}/{number}") for number in range(len(ids))])
+        BulkInputs(ids, [Path(f"/{folder}/{number}") for number in range(len(ids))])
 
 
 # One code file
@@ -137,7 +137,7 @@ def test_encode_images_to_file(
     assert np.array_equal(read_codes(out).labels, open_dataset(scene_folder).labels)
 
 
-def test_broken_images_and_file(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
+def test_encode_to_file_broken_images(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
     model, out = HashModel.load(image_run), tmp_path / "codes.npz"
     good, bad = scene_folder / "images" / "000000.jpg", break_image(tmp_path / "bad.jpg")
     with pytest.raises(DataError, match="bad"):
@@ -193,7 +193,7 @@ def test_encode_images_to_shards(image_run: Path, scene_folder: Path, tmp_path: 
         assert labels == model.label_names(model.features_of(paths, device="cpu"))
 
 
-def test_broken_images_and_shards(image_run: Path, tmp_path: Path) -> None:
+def test_encode_shards_broken_images(image_run: Path, tmp_path: Path) -> None:
     images, out = write_images(tmp_path / "photos", 6), tmp_path / "out"
     whole = images[3].read_bytes()
     break_image(images[3])
@@ -224,7 +224,7 @@ def test_damaged_shards_are_encoded_again(feature_run: Path, feature_folder: Pat
         assert path.read_bytes() == whole
 
 
-def test_folder_of_other_shards(feature_run: Path, image_run: Path, tmp_path: Path) -> None:
+def test_encode_shards_foreign_folder(feature_run: Path, image_run: Path, tmp_path: Path) -> None:
     data, other = write_feature_folder(tmp_path / "data", 20), write_feature_folder(tmp_path / "other", 30)
     out = tmp_path / "out"
     encode_shards(feature_run, [str(data)], out)
@@ -238,10 +238,10 @@ def test_folder_of_other_shards(feature_run: Path, image_run: Path, tmp_path: Pa
     np.save(data / "features.npy", separable(20, seed=9)[0])
     with pytest.raises(ConfigError, match="inputs"):
         encode_shards(feature_run, [str(data)], out)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("notes")
     with pytest.raises(ConfigError, match=r"notes\.txt"):
-        encode_shards(feature_run, [str(data)], tmp_path / "mine")
+        encode_shards(feature_run, [str(data)], tmp_path / "notes")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_folder_of_other_shards(feature_run: Path, image_run: Path, tmp_path: Pa
         ("gone.npy", {}, DataError),
     ],
 )
-def test_rejected_inputs(
+def test_encode_shards_rejects(
     feature_run: Path,
     scene_folder: Path,
     tmp_path: Path,

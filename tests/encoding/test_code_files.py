@@ -47,7 +47,7 @@ def write(path: Path, **arrays: Any) -> Path:
         {"codes": CODES > 0},
     ],
 )
-def test_read_every_form(tmp_path: Path, arrays: dict[str, Any]) -> None:
+def test_read_codes_forms(tmp_path: Path, arrays: dict[str, Any]) -> None:
     codes = read_codes(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
     assert codes.bits == 20
     assert np.array_equal(unpack(codes.packed, 20), CODES)
@@ -76,12 +76,12 @@ def test_read_every_form(tmp_path: Path, arrays: dict[str, Any]) -> None:
         ({"codes": np.array([{"a": 1}], dtype=object)}, "damaged"),
     ],
 )
-def test_malformed_arrays(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_read_codes_malformed_arrays(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=rf"codes\.npz'.*{words}"):
         read_codes(write(tmp_path / "codes.npz", **arrays))
 
 
-def test_damaged_and_missing_files(tmp_path: Path) -> None:
+def test_read_codes_damaged_files(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.npz", codes=CODES, labels=LABELS).read_bytes()
     flipped = bytearray(whole)
     flipped[200] ^= 0xFF
@@ -106,7 +106,7 @@ def test_evaluate_bare_arrays(tmp_path: Path, query: str, database: str) -> None
     assert evaluate_codes_of(*pair) == evaluate(CODES[:4], CODES, LABELS[:4], LABELS)
 
 
-def test_bits_of_the_caller(tmp_path: Path) -> None:
+def test_read_codes_bits(tmp_path: Path) -> None:
     """Packed bytes that are all 0 or 1, and a file without bits."""
     np.save(tmp_path / "codes.npy", np.array([[0, 1], [1, 0], [1, 1]], np.uint8))
     codes = read_codes(tmp_path / "codes.npy", bits=16)
@@ -135,7 +135,7 @@ def test_contradictory_bits(tmp_path: Path, form: str, bits: int | None, words: 
         read_codes(tmp_path / "codes.npy", bits=bits)
 
 
-def test_rejected_pairs(tmp_path: Path) -> None:
+def test_read_code_pair_rejects(tmp_path: Path) -> None:
     path, labels = tmp_path / "codes.npy", tmp_path / "labels.npy"
     np.save(path, CODES)
     np.save(labels, LABELS[:5])
@@ -174,7 +174,7 @@ def test_exclude_self_by_ids(tmp_path: Path) -> None:
         evaluate_files([query, bare], exclude_self=True)
 
 
-def test_written_codes_are_read(tmp_path: Path) -> None:
+def test_write_and_read_codes(tmp_path: Path) -> None:
     scores = np.arange(60, dtype=np.uint8).reshape(12, 5)
     stored = CodeFile(
         20,

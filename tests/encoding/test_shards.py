@@ -16,7 +16,7 @@ from centerhash.encoding.shards import (
     MANIFEST,
     Manifest,
     Shard,
-    broken_in,
+    read_broken,
     read_shard,
     read_shards,
     shard_path,
@@ -31,12 +31,12 @@ NOTHING = Shard([], np.zeros((0, 3), np.uint8), [], {"a": "gone"})
 
 
 @pytest.mark.parametrize("shard", [SHARD, NOTHING])
-def test_written_shard_is_read(shard: Shard, tmp_path: Path) -> None:
+def test_write_and_read_shard(shard: Shard, tmp_path: Path) -> None:
     write_shard(tmp_path, 7, shard, ABOUT)
     stored = read_shard(tmp_path / "shard-00007.parquet")
     assert (stored.ids, stored.packed.tolist()) == (shard.ids, shard.packed.tolist())
     assert (stored.labels, stored.broken) == (shard.labels, shard.broken)
-    assert broken_in(tmp_path / "shard-00007.parquet") == shard.broken
+    assert read_broken(tmp_path / "shard-00007.parquet") == shard.broken
 
 
 def test_parquet_columns(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_cut_and_foreign_shards(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     parquet.write_table(pa.table({"id": ["a"]}), tmp_path / "foreign.parquet")
     for file in (path, tmp_path / "foreign.parquet", tmp_path / "gone.parquet"):
-        assert broken_in(file) is None
+        assert read_broken(file) is None
         with pytest.raises(DataError, match=file.name):
             read_shard(file)
 

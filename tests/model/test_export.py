@@ -98,7 +98,7 @@ def test_packed_signs() -> None:
     np.testing.assert_array_equal(code.numpy(), pack(binarize(logits.numpy())))
 
 
-def test_fixed_padding() -> None:
+def test_fix_padding() -> None:
     lite = BACKBONES["efficientnet-lite0"]
     network = lite.load()
     pixels = torch.from_numpy(pictures(lite, 1))
@@ -127,7 +127,7 @@ def test_shallow_network() -> None:
 # Rejected
 
 
-def test_rejected_models(toy_model: HashModel, photos: Path, tmp_path: Path) -> None:
+def test_export_model_rejects(toy_model: HashModel, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="backbone"):
         export_model(toy_model, tmp_path / "model.onnx", images=[photos])
     with pytest.raises(ConfigError, match=r"model\.onnx"):

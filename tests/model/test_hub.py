@@ -214,10 +214,10 @@ def test_rejected_upload(hub: Hub, feature_run: Path, monkeypatch: pytest.Monkey
     assert NO_SERVER in refused(cli("publish", feature_run, "jane/photos"))
 
 
-def test_own_weights_cannot_be_published(hub: Hub, image_run: Path) -> None:
+def test_publish_rejects_local_weights(hub: Hub, image_run: Path) -> None:
     model = HashModel.load(image_run)
-    spec = model.spec.model_copy(update={"weights": "/home/jane/own.pth"})
-    with pytest.raises(ConfigError, match=r"'own.pth'"):
+    spec = model.spec.model_copy(update={"weights": "/home/jane/weights.pth"})
+    with pytest.raises(ConfigError, match=r"'weights.pth'"):
         HashModel(spec, model.tensors(), image_run).push_to_hub("jane/photos")
     assert not hub.requests
 
@@ -225,7 +225,7 @@ def test_own_weights_cannot_be_published(hub: Hub, image_run: Path) -> None:
 def test_paths_are_not_published(hub: Hub, feature_run: Path, tmp_path: Path) -> None:
     (tmp_path / "backbone.safetensors").write_bytes(b"weights")
     model = HashModel.load(feature_run)
-    spec = model.spec.model_copy(update={"weights": "/home/jane/own.pth", "tuned": True})
+    spec = model.spec.model_copy(update={"weights": "/home/jane/weights.pth", "tuned": True})
     HashModel(spec, model.tensors(), tmp_path).push_to_hub("jane/photos")
     files = hub.latest("jane/photos")
     assert "backbone.safetensors" in files

@@ -66,7 +66,7 @@ def untrained(threshold: float = 0.0, method: str = "ewcs", **head: Any) -> Hash
 
 
 def on_the_border(model: HashModel, scale: float, count: int) -> NDArray[np.float32]:
-    """Features (count, D) with one logit each that is as near to 0 as float32 can be."""
+    """Features (count, D) with a logit each that is as near to 0 as float32 can be."""
     generator = np.random.default_rng(5)
     ends = (generator.normal(size=(2, count, model.spec.features)) * scale).astype(np.float32)
     rows, bits = np.arange(count), np.arange(count) % model.bits
@@ -166,13 +166,13 @@ def test_no_rows(toy_model: HashModel) -> None:
         np.full((3, WIDTH), -np.inf, np.float32),
     ],
 )
-def test_rejected_features(toy_model: HashModel, wrong: NDArray[Any]) -> None:
+def test_encode_features_rejects(toy_model: HashModel, wrong: NDArray[Any]) -> None:
     with pytest.raises(InputError, match="features"):
         toy_model.encode_features(wrong)
 
 
 @pytest.mark.parametrize("shape", [(40, 5), (39, 6), (6, 40)])
-def test_rejected_labels(toy_model: HashModel, features: NDArray[Any], shape: tuple[int, int]) -> None:
+def test_weights_rejects_labels(toy_model: HashModel, features: NDArray[Any], shape: tuple[int, int]) -> None:
     with pytest.raises(InputError, match="labels"):
         toy_model.weights(features, np.zeros(shape, bool))
 
@@ -191,11 +191,11 @@ def test_weights_sum_to_one(toy_model: HashModel, toy_dataset: Dataset, features
 
 def test_similarities_by_loop(toy_model: HashModel, features: NDArray[Any]) -> None:
     logits, centers = toy_model.logits(features).astype(np.float64), toy_model.directions.numpy()
-    found = toy_model.similarities(features)
+    similarities = toy_model.similarities(features)
     for row in range(len(features)):
         for j in range(len(CLASSES)):
             expected = logits[row] @ centers[j] / np.linalg.norm(logits[row]) / np.linalg.norm(centers[j])
-            assert found[row, j] == pytest.approx(expected, abs=1e-5)
+            assert similarities[row, j] == pytest.approx(expected, abs=1e-5)
 
 
 def test_predict_labels_by_similarity(features: NDArray[Any]) -> None:
@@ -219,16 +219,16 @@ def test_predict_labels_by_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.random.default_rng(1).normal(size=(3, 300)).astype(np.float32)
     first, second = model.classes[:2]
     assert model.label_names(features) == [(first, second), (second,), ()]
-    answer = model.explain_features(features, top=3)[2]
-    assert [one.weight for one in answer] == [0, 0, 0]
-    assert str(answer) == ""
+    explanation = model.explain_features(features, top=3)[2]
+    assert [match.weight for match in explanation] == [0, 0, 0]
+    assert str(explanation) == ""
 
 
-def test_labels_of_separable_data(toy_model: HashModel, toy_dataset: Dataset) -> None:
+def test_predict_labels_separable_data(toy_model: HashModel, toy_dataset: Dataset) -> None:
     assert toy_dataset.features is not None
     query = toy_dataset.splits.query
-    found = toy_model.predict_labels(toy_dataset.features[query])
-    assert (found == toy_dataset.labels[query]).mean() > 0.9
+    labels = toy_model.predict_labels(toy_dataset.features[query])
+    assert (labels == toy_dataset.labels[query]).mean() > 0.9
 
 
 @pytest.mark.parametrize("top", [1, 3, 50])
@@ -236,26 +236,26 @@ def test_explain_features(toy_model: HashModel, features: NDArray[Any], top: int
     codes, predicted = toy_model.encode_features(features), toy_model.predict_labels(features)
     distances = hamming(codes, toy_model.centers.numpy().astype(np.int8))
     similarities = toy_model.similarities(features)
-    for row, answer in enumerate(toy_model.explain_features(features, top=top)):
-        assert len(answer) == min(len(CLASSES), max(top, int(predicted[row].sum())))
-        order = [(-item.weight, -item.similarity) for item in answer]
+    for row, explanation in enumerate(toy_model.explain_features(features, top=top)):
+        assert len(explanation) == min(len(CLASSES), max(top, int(predicted[row].sum())))
+        order = [(-match.weight, -match.similarity) for match in explanation]
         assert order == sorted(order)
-        assert sum(item.weight for item in answer) == pytest.approx(1, abs=1e-5)
-        assert {item.label for item in answer if item.weight > 0} == {
-            name for name, chosen in zip(CLASSES, predicted[row], strict=True) if chosen
+        assert sum(match.weight for match in explanation) == pytest.approx(1, abs=1e-5)
+        assert {match.label for match in explanation if match.weight > 0} == {
+            name for name, is_predicted in zip(CLASSES, predicted[row], strict=True) if is_predicted
         }
-        for item in answer:
-            place = CLASSES.index(item.label)
-            assert item.distance == distances[row, place]
-            assert item.similarity == pytest.approx(float(similarities[row, place]))
+        for match in explanation:
+            column = CLASSES.index(match.label)
+            assert match.distance == distances[row, column]
+            assert match.similarity == pytest.approx(float(similarities[row, column]))
 
 
 @pytest.mark.parametrize("method", [row.name for row in METHODS.values() if row.family == "central"])
 def test_central_methods_explain(method: str) -> None:
     model = untrained(threshold=-0.05, method=method)
     wide = np.random.default_rng(2).normal(size=(4, 300)).astype(np.float32)
-    for answer in model.explain_features(wide):
-        assert sum(item.weight for item in answer) == pytest.approx(1, abs=1e-5)
+    for explanation in model.explain_features(wide):
+        assert sum(match.weight for match in explanation) == pytest.approx(1, abs=1e-5)
 
 
 def test_model_without_backbone(toy_model: HashModel, tmp_path: Path) -> None:
@@ -288,23 +288,23 @@ def test_encode_one_image(image_run: Path, scene_folder: Path, monkeypatch: pyte
     assert np.array_equal(
         model.encode((form for form in forms[:2]), device="cpu"), np.repeat(code[None], 2, axis=0)
     )
-    answer = model.explain(path, device="cpu")
-    assert model.explain([path], device="cpu") == [answer]
-    assert {one.label for one in answer if one.weight > 0} == set(
+    explanation = model.explain(path, device="cpu")
+    assert model.explain([path], device="cpu") == [explanation]
+    assert {match.label for match in explanation if match.weight > 0} == set(
         model.label_names(model.features_of([path], device="cpu"))[0]
     )
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["a.jpg", 5], {"a": 1}.values()])
-def test_rejected_images(image_run: Path, wrong: Any) -> None:
+def test_encode_rejects_images(image_run: Path, wrong: Any) -> None:
     with pytest.raises(InputError, match="a path, bytes, a PIL image or a uint8 array"):
         HashModel.load(image_run).encode(wrong)
 
 
 def test_repr(image_run: Path) -> None:
     model = load(image_run)
-    shown = f"HashModel('ics-softmax', 32 bits, {len(model.classes)} classes, efficientnet-lite0)"
-    assert repr(model) == shown
+    text = f"HashModel('ics-softmax', 32 bits, {len(model.classes)} classes, efficientnet-lite0)"
+    assert repr(model) == text
     with pytest.raises(InputError):
         load(5)  # type: ignore[arg-type]
 
@@ -408,8 +408,8 @@ def test_presence_leaves_codes_equal(toy_dataset: Dataset) -> None:
 
 def test_general_codes(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    looks = generator.normal(size=(10, 160)).repeat(8, axis=0)
-    features = (looks + 0.1 * generator.normal(size=looks.shape)).astype(np.float32)
+    groups = generator.normal(size=(10, 160)).repeat(8, axis=0)
+    features = (groups + 0.1 * generator.normal(size=groups.shape)).astype(np.float32)
     data = Dataset.from_arrays(
         features, generator.random((80, 3)) < 0.5, train=np.arange(0, 80, 2), query=np.arange(1, 80, 2)
     )

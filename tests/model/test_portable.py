@@ -39,37 +39,39 @@ def ported(model: HashModel, folder: Path) -> PortableModel:
     return PortableModel.load(folder)
 
 
-def check_agreement(model: HashModel, other: PortableModel, mine: Any, theirs: Any) -> None:
-    """Compare everything for features of the same images, which differ in kind."""
-    np.testing.assert_array_equal(other.encode_features(theirs), model.encode_features(mine))
-    np.testing.assert_allclose(other.logits(theirs), model.logits(mine), rtol=1e-3, atol=1e-4)
+def check_agreement(model: HashModel, other: PortableModel, features: Any, outputs: Any) -> None:
+    """Compare everything for the same images."""
+    np.testing.assert_array_equal(other.encode_features(outputs), model.encode_features(features))
+    np.testing.assert_allclose(other.logits(outputs), model.logits(features), rtol=1e-3, atol=1e-4)
     assert (other.bits, other.classes, other.digest) == (model.bits, model.classes, model.digest)
     assert (other.has_centers, other.has_probabilities) == (model.has_centers, model.has_probabilities)
     assert other.general_bits == model.general_bits
     if model.general_bits is None:
         with pytest.raises(ConfigError, match="general"):
-            other.general_codes(theirs)
+            other.general_codes(outputs)
     else:
-        np.testing.assert_array_equal(other.general_codes(theirs), model.general_codes(mine))
+        np.testing.assert_array_equal(other.general_codes(outputs), model.general_codes(features))
     if model.has_probabilities:
         np.testing.assert_allclose(
-            other.label_probabilities(theirs), model.label_probabilities(mine), atol=1e-4
+            other.label_probabilities(outputs), model.label_probabilities(features), atol=1e-4
         )
     else:
         with pytest.raises(ConfigError, match="probabilities"):
-            other.label_probabilities(theirs)
-    assert other.label_names(theirs) == model.label_names(mine)
+            other.label_probabilities(outputs)
+    assert other.label_names(outputs) == model.label_names(features)
     if not model.has_centers:
         with pytest.raises(ConfigError, match=model.spec.method):
-            other.explain_features(theirs)
+            other.explain_features(outputs)
         return
     np.testing.assert_array_equal(other.centers, model.centers.numpy())
-    np.testing.assert_allclose(other.similarities(theirs), model.similarities(mine), atol=1e-5)
-    labels = np.random.default_rng(0).random((len(mine), len(model.classes))) < 0.5
+    np.testing.assert_allclose(other.similarities(outputs), model.similarities(features), atol=1e-5)
+    labels = np.random.default_rng(0).random((len(features), len(model.classes))) < 0.5
     labels[0] = False
-    np.testing.assert_allclose(other.weights(theirs, labels), model.weights(mine, labels), atol=1e-4)
-    for found, expected in zip(other.explain_features(theirs), model.explain_features(mine), strict=True):
-        assert [row.distance for row in found if row.weight] == [
+    np.testing.assert_allclose(other.weights(outputs, labels), model.weights(features, labels), atol=1e-4)
+    for actual, expected in zip(
+        other.explain_features(outputs), model.explain_features(features), strict=True
+    ):
+        assert [row.distance for row in actual if row.weight] == [
             row.distance for row in expected if row.weight
         ]
 
@@ -105,13 +107,13 @@ def test_model_of_images_agrees(changes: dict[str, Any], tmp_path: Path) -> None
     model = untrained_model(**changes)
     paths = write_images(tmp_path / "images", 6, size=96)
     other = ported(model, tmp_path)
-    mine = model.features_of(paths, device="cpu", engine="torch")
+    features = model.features_of(paths, device="cpu", engine="torch")
     for engine in COMPILED:
-        theirs = other.features_of(paths, engine=engine)
-        assert theirs.shape == (6, other.spec.features)
-        check_agreement(model, other, mine, theirs)
+        outputs = other.features_of(paths, engine=engine)
+        assert outputs.shape == (6, other.spec.features)
+        check_agreement(model, other, features, outputs)
         assert other.encoder(engine=engine).engine.name == engine
-    np.testing.assert_array_equal(other.encode(paths[0]), model.encode_features(mine[:1])[0])
+    np.testing.assert_array_equal(other.encode(paths[0]), model.encode_features(features[:1])[0])
     cached = other.features_of(paths, cache=tmp_path / "cache")
     np.testing.assert_array_equal(other.features_of(paths, cache=tmp_path / "cache"), cached)
 
@@ -121,8 +123,8 @@ def test_trained_model_agrees(image_run: Path, scene_folder: Path) -> None:
     """A run holds its model.onnx; this one has label probabilities and no general code."""
     model, other = HashModel.load(image_run), PortableModel.load(image_run)
     paths = sorted((scene_folder / "images").iterdir())[:8]
-    mine = model.features_of(paths, device="cpu", engine="torch")
-    check_agreement(model, other, mine, other.features_of(paths, engine="onnx"))
+    features = model.features_of(paths, device="cpu", engine="torch")
+    check_agreement(model, other, features, other.features_of(paths, engine="onnx"))
 
 
 @given(
@@ -131,9 +133,7 @@ def test_trained_model_agrees(image_run: Path, scene_folder: Path) -> None:
     entropy=st.floats(0.02, 5),
     seed=st.integers(0, 99),
 )
-def test_the_solvers_are_those_of_torch(
-    distances: list[list[float]], beta: float, entropy: float, seed: int
-) -> None:
+def test_solvers_equal_torch(distances: list[list[float]], beta: float, entropy: float, seed: int) -> None:
     mask = np.random.default_rng(seed).random((len(distances), 4)) < 0.6
     values = np.where(mask, np.array(distances), 0)
     d, m = torch.tensor(values), torch.tensor(mask)
@@ -149,7 +149,7 @@ def test_the_solvers_are_those_of_torch(
         np.testing.assert_allclose(descended(values, mask, shares), steps.numpy(), atol=1e-6)
 
 
-def test_rows_without_labels_have_no_weights() -> None:
+def test_softmax_weights_without_labels() -> None:
     assert softmax_weights(np.ones((1, 3)), np.zeros((1, 3), bool)).tolist() == [[0, 0, 0]]
 
 

@@ -17,7 +17,7 @@ TENSORS = {
 }
 
 
-def test_tensors_and_metadata(tmp_path: Path) -> None:
+def test_save_and_load_tensors(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_tensors(tmp_path / name, TENSORS)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -29,13 +29,13 @@ def test_tensors_and_metadata(tmp_path: Path) -> None:
     assert all(torch.equal(load_file(tmp_path / "one")[name], tensor) for name, tensor in TENSORS.items())
 
 
-def test_file_without_checksums(tmp_path: Path) -> None:
+def test_load_tensors_without_checksums(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "file")
     with pytest.raises(ValueError, match="checksums"):
         load_tensors(tmp_path / "file")
 
 
-def test_changed_bytes_change_no_number(tmp_path: Path) -> None:
+def test_load_tensors_with_changed_bytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     save_tensors(path, TENSORS, {"log": "[1]"})
     sound = path.read_bytes()

@@ -40,7 +40,7 @@ def sample_images(size: int) -> Tensor:
 
 
 def pooled(maps: Tensor) -> Tensor:
-    """Mean, then maximum, of every channel of maps (B, W, H, W'), one place after the other."""
+    """Mean, then maximum, of every channel of maps (B, W, H, W'), pixel by pixel."""
     total, largest = torch.zeros(maps.shape[:2]), torch.full(maps.shape[:2], -torch.inf)
     for y in range(maps.shape[2]):
         for x in range(maps.shape[3]):
@@ -51,7 +51,7 @@ def pooled(maps: Tensor) -> Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite2"])
-def test_lite_equals_the_original(name: str) -> None:
+def test_lite_equals_original(name: str) -> None:
     """The original is the network of the weights' own authors."""
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -65,10 +65,10 @@ def test_lite_equals_the_original(name: str) -> None:
         expected = pooled(original.eval().extract_features(pixels))
         features = row.load()(images)
         logits = original(pixels)
-        found = original._fc(features[:, : row.width])
+        actual = original._fc(features[:, : row.width])
     assert float(expected.std()) > 0.1  # not equal because both are nothing
     torch.testing.assert_close(features, expected, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(actual, logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_named_backbones() -> None:
         ("timm:", {}, "timm"),
     ],
 )
-def test_rejected_backbones(name: str, settings: dict[str, Any], named: str) -> None:
+def test_get_backbone_rejects(name: str, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         get_backbone(name, **{"pretrained": False, **settings})
 
@@ -158,7 +158,7 @@ def test_resnet50_pooling_and_folding() -> None:
     network: Any = get_backbone("resnet50", pretrained=False, pool="mean+max").trainable()
     network.network.avgpool.register_forward_hook(lambda layer, inputs, out: maps.append(inputs[0]))
     with torch.no_grad():
-        network(images)  # gives the norms statistics of their own
+        network(images)  # sets the statistics of the norms
         expected = network.eval()(images)
         torch.testing.assert_close(expected, pooled(maps[-1]), atol=1e-4, rtol=1e-4)
         fold_batch_norms(network)
@@ -174,26 +174,26 @@ def test_imagenet_normalization() -> None:
     row = dataclasses.replace(BACKBONES["alexnet"], weights=None, build=lambda *_: Colors())
     colors = torch.tensor([[124, 116, 104], [255, 0, 255]], dtype=torch.uint8)
     mean, deviation = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])
-    found = row.load()(colors.reshape(2, 1, 1, 3))
-    torch.testing.assert_close(found, (colors / 255 - mean) / deviation, atol=1e-5, rtol=1e-5)
+    actual = row.load()(colors.reshape(2, 1, 1, 3))
+    torch.testing.assert_close(actual, (colors / 255 - mean) / deviation, atol=1e-5, rtol=1e-5)
 
 
-def test_random_weights_come_from_the_seed() -> None:
+def test_random_weights_by_seed() -> None:
     images = sample_images(LITE0.crop)[:1]
 
-    def features(seed: int, state: int) -> Tensor:
+    def random_features(seed: int, state: int) -> Tensor:
         torch.manual_seed(state)
         before = torch.get_rng_state()
         with torch.inference_mode():
-            found: Tensor = get_backbone("efficientnet-lite0", pretrained=False, seed=seed).load()(images)
+            features: Tensor = get_backbone("efficientnet-lite0", pretrained=False, seed=seed).load()(images)
         assert torch.equal(torch.get_rng_state(), before)
-        return found
+        return features
 
-    assert torch.equal(features(3, 0), features(3, 1))
-    assert not torch.equal(features(3, 0), features(4, 0))
+    assert torch.equal(random_features(3, 0), random_features(3, 1))
+    assert not torch.equal(random_features(3, 0), random_features(4, 0))
 
 
-def test_device_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto").type == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -202,14 +202,14 @@ def test_device_of_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cpu:x", "meta", "xpu", "7", "cuda:99"])
-def test_impossible_devices(name: str) -> None:
+def test_choose_device_rejects(name: str) -> None:
     with pytest.raises(ConfigError):
         choose_device(name)
 
 
 @pytest.mark.slow
-def test_timm_beside_broken_torchvision_operators() -> None:
-    """As beside a CPU-only torch; a process as installed trains in tests/cli/test_processes.py."""
+def test_import_timm_without_operators() -> None:
+    """As next to a CPU-only torch; a process as installed trains in tests/cli/test_processes.py."""
     script = """
 import torch
 torch.ops.load_library = lambda path: (_ for _ in ()).throw(OSError("does not fit"))
@@ -249,7 +249,7 @@ def test_number_of_features(name: str, features: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet"])
-def test_crop_and_pool_of_a_convolutional_network(name: str) -> None:
+def test_crop_and_pool(name: str) -> None:
     plain = get_backbone(f"timm:{name}", pretrained=False)
     other = get_backbone(f"timm:{name}", pretrained=False, crop=128, pool="mean+max")
     assert (other.crop, other.resize, other.features) == (128, plain.resize, 2 * plain.features)
@@ -260,7 +260,7 @@ def test_crop_and_pool_of_a_convolutional_network(name: str) -> None:
     assert bool((both[:, plain.features :] >= mean).all())
 
 
-def test_crop_of_a_transformer_is_its_image_size() -> None:
+def test_crop_of_transformer() -> None:
     published = get_backbone("timm:test_vit", pretrained=False)
     other = get_backbone("timm:test_vit", pretrained=False, crop=96)
     assert (other.crop, other.resize) == (96, round(96 * published.resize / published.crop))
@@ -273,7 +273,7 @@ def test_network_without_published_weights() -> None:
     name = next(name for name in timm.list_models("resnet*") if not timm.list_pretrained(f"{name}.*"))
     with pytest.raises(ConfigError, match="weights="):
         get_backbone(f"timm:{name}")
-    assert get_backbone(f"timm:{name}", pretrained=False).is_here
+    assert get_backbone(f"timm:{name}", pretrained=False).is_local
     assert get_backbone(f"timm:{name}", weights=__file__).weights == WeightFile(Path(__file__))
 
 
@@ -296,8 +296,8 @@ def write_weights(path: Path, seed: int) -> Path:
 
 
 @pytest.mark.slow
-def test_model_with_own_weights(feature_cache: Path, tmp_path: Path) -> None:
-    weights = write_weights(tmp_path / "own.safetensors", seed=1)
+def test_model_with_weight_file(feature_cache: Path, tmp_path: Path) -> None:
+    weights = write_weights(tmp_path / "weights.safetensors", seed=1)
     data = open_dataset(write_labeled_images(tmp_path / "images", 12))
     pictures = list(data.image_paths or ())[:3]
     config = toy_config(epochs=2, backbone=SMALL, weights=str(weights))

@@ -15,7 +15,7 @@ from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.core.progress import Progress, silent
 from centerhash.networks import encoder as module
 from centerhash.networks.backbones import BACKBONES
-from centerhash.networks.encoder import Encoder, FeatureTable
+from centerhash.networks.encoder import Encoder, FeatureTable, raise_if_broken
 from tests.toys import noise_image, started, wait_for_process, write_images
 
 LITE0 = BACKBONES["efficientnet-lite0"]
@@ -41,7 +41,7 @@ def shards(cache: Path) -> list[Path]:
     return sorted((cache / LITE0.key).glob("*.txt"))
 
 
-def test_features_are_in_order(pictures: list[Path], fresh: FeatureTable) -> None:
+def test_table_keeps_order(pictures: list[Path], fresh: FeatureTable) -> None:
     assert (fresh.features.shape, fresh.features.dtype) == ((5, LITE0.features), np.float32)
     assert np.isfinite(fresh.features).all()
     assert (fresh.computed, fresh.broken) == (5, {})
@@ -49,7 +49,7 @@ def test_features_are_in_order(pictures: list[Path], fresh: FeatureTable) -> Non
     assert len(np.unique(fresh.features.round(2), axis=0)) == 5
 
 
-def test_missing_features_are_computed(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
+def test_table_computes_missing(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
     computed = [table(images, tmp_path).computed for images in (pictures[1:3], pictures, pictures)]
     assert computed == [2, 3, 0]
     np.testing.assert_allclose(table(pictures, tmp_path).features, fresh.features, atol=1e-4)
@@ -64,7 +64,7 @@ def test_cached_features_need_no_network(
     assert table(pictures[:1], tmp_path).computed == 0
 
 
-def test_cache_goes_by_bytes(pictures: list[Path], tmp_path: Path) -> None:
+def test_cache_key_is_content(pictures: list[Path], tmp_path: Path) -> None:
     cache, copy = tmp_path / "cache", tmp_path / "another name.png"
     first = table(pictures[:1], cache)
     shutil.copy(pictures[0], copy)
@@ -77,7 +77,7 @@ def test_cache_goes_by_bytes(pictures: list[Path], tmp_path: Path) -> None:
     assert table([copy], cache).computed == 1
 
 
-def test_finished_shards_outlive_an_error(
+def test_shards_outlive_an_error(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels = Encoder.pixels
@@ -87,8 +87,8 @@ def test_finished_shards_outlive_an_error(
             raise MemoryError
         return pixels(encoder, path)
 
-    monkeypatch.setattr(module, "SHARD", 2)
-    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "CACHE_SHARD_SIZE", 2)
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)
     with monkeypatch.context() as patched:
         patched.setattr(Encoder, "pixels", fails_at_the_last)
         with pytest.raises(MemoryError):
@@ -96,7 +96,7 @@ def test_finished_shards_outlive_an_error(
     assert table(pictures, tmp_path).computed == 1
 
 
-def test_broken_images(pictures: list[Path], tmp_path: Path) -> None:
+def test_table_with_broken_images(pictures: list[Path], tmp_path: Path) -> None:
     empty, text, cut = tmp_path / "empty.jpg", tmp_path / "text.jpg", tmp_path / "cut.jpg"
     empty.write_bytes(b"")
     text.write_text("not a picture")
@@ -104,13 +104,13 @@ def test_broken_images(pictures: list[Path], tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:2000])
     mixed = [empty, pictures[0], text, cut, pictures[1], tmp_path / "gone.jpg"]
     for cache in (tmp_path / "cache", tmp_path / "cache", None):
-        found = table(mixed, cache)
-        assert sorted(found.broken) == [0, 2, 3, 5]
-        assert found.features.any(axis=1).tolist() == [False, True, False, False, True, False]
-        assert all(mixed[row].name in str(error) for row, error in found.broken.items())
-    assert found.readable.tolist() == [1, 4]
+        result = table(mixed, cache)
+        assert sorted(result.broken) == [0, 2, 3, 5]
+        assert result.features.any(axis=1).tolist() == [False, True, False, False, True, False]
+        assert all(mixed[row].name in str(error) for row, error in result.broken.items())
+    assert result.readable.tolist() == [1, 4]
     with pytest.raises(DataError, match=r"(?s)4 of 6 images.*Repair them\.$"):
-        found.raise_if_broken("Repair them.")
+        raise_if_broken(result.broken, len(mixed), "Repair them.")
 
 
 def test_pictures_of_every_mode(tmp_path: Path) -> None:
@@ -120,19 +120,19 @@ def test_pictures_of_every_mode(tmp_path: Path) -> None:
     for name, image in {**images, "p.png": base.convert("P"), "alpha.png": base.convert("RGBA")}.items():
         image.save(tmp_path / name)
         paths.append(tmp_path / name)
-    found = table(paths)
-    assert not found.broken
-    assert found.features.any(axis=1).all()
-    gray, deep_gray = found.features[:2]
-    # 16 bits of gray say the same as 8 bits, up to the JPEG's own loss
+    result = table(paths)
+    assert not result.broken
+    assert result.features.any(axis=1).all()
+    gray, deep_gray = result.features[:2]
+    # 16 bits of gray differ from 8 bits only by the loss of the JPEG
     assert gray @ deep_gray / np.linalg.norm(gray) / np.linalg.norm(deep_gray) > 0.95
 
 
 @pytest.mark.parametrize("cached", [0, 2, 5])
-def test_progress_rises_to_the_total(
+def test_table_progress(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: int
 ) -> None:
-    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)
     if cached:
         table(pictures[:cached], tmp_path)
     calls: list[tuple[int, int]] = []
@@ -141,9 +141,9 @@ def test_progress_rises_to_the_total(
     assert calls == sorted(calls)
 
 
-def test_no_images() -> None:
-    found = table([])
-    assert (found.features.shape, found.computed) == ((0, LITE0.features), 0)
+def test_table_without_images() -> None:
+    result = table([])
+    assert (result.features.shape, result.computed) == ((0, LITE0.features), 0)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_killed_process_leaves_its_shards(tmp_path: Path) -> None:
     paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
     script = (
         "import sys; from pathlib import Path; from centerhash.networks import encoder; "
-        "from centerhash.networks.backbones import BACKBONES; encoder.SHARD, encoder.BATCH = 4, 2; "
+        "from centerhash.networks.backbones import BACKBONES; encoder.CACHE_SHARD_SIZE, encoder.BATCH_SIZE = 4, 2; "
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]))"
     )
@@ -169,14 +169,14 @@ def test_killed_process_leaves_its_shards(tmp_path: Path) -> None:
 # Single images and streams
 
 
-def test_forms_of_an_image(pictures: list[Path], fresh: FeatureTable) -> None:
+def test_features_of_image_forms(pictures: list[Path], fresh: FeatureTable) -> None:
     path, image = pictures[0], Image.open(pictures[0])
     forms = [path, str(path), path.read_bytes(), image, np.asarray(image.convert("RGB"))]
-    found = Encoder(LITE0, device="cpu").features(forms)
-    np.testing.assert_allclose(found, np.repeat(fresh.features[:1], 5, axis=0), atol=1e-4)
+    result = Encoder(LITE0, device="cpu").features(forms)
+    np.testing.assert_allclose(result, np.repeat(fresh.features[:1], 5, axis=0), atol=1e-4)
 
 
-def test_broken_images_of_a_list(pictures: list[Path], tmp_path: Path) -> None:
+def test_features_with_broken_images(pictures: list[Path], tmp_path: Path) -> None:
     encoder = Encoder(LITE0, device="cpu")
     with pytest.raises(ImageError):
         encoder.features([tmp_path / "gone.jpg"])
@@ -187,17 +187,17 @@ def test_broken_images_of_a_list(pictures: list[Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "array", [np.zeros((4, 4, 3), np.float32), np.zeros((4,), np.uint8), np.zeros((4, 4, 2), np.uint8)]
 )
-def test_arrays_that_are_no_image(array: object) -> None:
+def test_pixels_rejects_arrays(array: object) -> None:
     with pytest.raises(InputError):
         Encoder(LITE0, device="cpu").pixels(array)  # type: ignore[arg-type]
 
 
 def test_stream(pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 3)
+    monkeypatch.setattr(module, "BATCH_SIZE", 3)
     images = [*pictures[:3], tmp_path / "gone.png", pictures[3]]
     steps = list(Encoder(LITE0, device="cpu").stream(images))
-    assert [step.seen for step in steps] == [3, 2]
-    assert [step.places for step in steps] == [[0, 1, 2], [4]]
+    assert [step.size for step in steps] == [3, 2]
+    assert [step.positions for step in steps] == [[0, 1, 2], [4]]
     assert [list(step.broken) for step in steps] == [[], [3]]
     assert [step.features.shape for step in steps] == [(3, LITE0.features), (1, LITE0.features)]
 

@@ -1,4 +1,4 @@
-"""Engines: which one is chosen, that all compute what PyTorch does, and what is kept of a conversion."""
+"""Engines: their choice, features equal to PyTorch's, and the cache of converted networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from centerhash.networks import engines
 from centerhash.networks.backbones import BACKBONES, Backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
-from tests.networks.toys import colours, pictures, small_backbone
+from tests.networks.toys import colors, pictures, small_backbone
 from tests.toys import names, write_images
 
 COMPILED = ["openvino", "onnx"]
@@ -27,7 +27,7 @@ DEVICES = ("cuda", "cuda:1", "mps", torch.device("cuda", 0))
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
-    """Let it look as if only these libraries were installed."""
+    """Pretend that only these libraries are installed."""
     monkeypatch.setattr(engines, "find_spec", lambda name: object() if name in installed else None)
 
 
@@ -35,9 +35,7 @@ def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     ("installed", "expected"),
     [(("openvino", "onnxruntime"), "openvino"), (("onnxruntime",), "onnx"), ((), "torch")],
 )
-def test_fastest_engine_is_chosen(
-    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], expected: str
-) -> None:
+def test_choose_engine(monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], expected: str) -> None:
     only(monkeypatch, *installed)
     assert choose_engine("auto", "cpu") == choose_engine("auto", torch.device("cpu")) == expected
     assert {choose_engine("auto", device) for device in DEVICES} == {"torch"}
@@ -52,7 +50,7 @@ def test_fastest_engine_is_chosen(
         ("onnx", "cuda", "'onnx'"),
     ],
 )
-def test_rejected_engines(monkeypatch: pytest.MonkeyPatch, name: str, device: str, named: str) -> None:
+def test_choose_engine_rejects(monkeypatch: pytest.MonkeyPatch, name: str, device: str, named: str) -> None:
     only(monkeypatch)
     with pytest.raises(ConfigError, match=named):
         choose_engine(name, device)
@@ -67,7 +65,7 @@ def small() -> Backbone:
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_features_equal_those_of_torch(small: Backbone, name: str) -> None:
+def test_features_equal_torch(small: Backbone, name: str) -> None:
     pixels = pictures(small, 5)
     expected = open_engine(small, "torch").features(pixels)
     engine = open_engine(small, name)
@@ -82,7 +80,7 @@ def test_features_equal_those_of_torch(small: Backbone, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
-def test_codes_equal_those_of_torch(name: str) -> None:
+def test_codes_equal_torch(name: str) -> None:
     """Random hyperplanes through the mean: bits turn only where a value is nearly 0."""
     lite = BACKBONES["efficientnet-lite0"]
     pixels = pictures(lite, 4)
@@ -97,8 +95,8 @@ def test_codes_equal_those_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_engine_serves_many_threads(name: str) -> None:
-    backbone = colours()
+def test_features_in_many_threads(name: str) -> None:
+    backbone = colors()
     engine, pixels = open_engine(backbone, name), pictures(backbone, 24)
     expected = engine.features(pixels)
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -111,8 +109,8 @@ def test_engine_serves_many_threads(name: str) -> None:
     "pixels",
     [np.zeros((1, 16, 16, 3)), np.zeros((16, 16, 3), np.uint8), np.zeros((1, 8, 16, 3), np.uint8)],
 )
-def test_pixels_are_checked(name: str, pixels: NDArray[np.uint8]) -> None:
-    engine = open_engine(colours(), name)
+def test_check_pixels(name: str, pixels: NDArray[np.uint8]) -> None:
+    engine = open_engine(colors(), name)
     with pytest.raises(InputError):
         engine.features(pixels)
 
@@ -120,23 +118,23 @@ def test_pixels_are_checked(name: str, pixels: NDArray[np.uint8]) -> None:
 # Networks that cannot be converted
 
 
-def unknown_operator(colour: Tensor) -> Tensor:
-    return torch.linalg.eigh(colour[:, :, None] * colour[:, None, :]).eigenvalues
+def unknown_operator(color: Tensor) -> Tensor:
+    return torch.linalg.eigh(color[:, :, None] * color[:, None, :]).eigenvalues
 
 
-def two_paths(colour: Tensor) -> Tensor:
+def two_paths(color: Tensor) -> Tensor:
     """Tracing, which sees black images, follows only the first path."""
-    return colour if bool(colour.max() < -0.9) else colour + 1
+    return color if bool(color.max() < -0.9) else color + 1
 
 
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize(
     ("change", "reason"), [(unknown_operator, "linalg_eigh"), (two_paths, "differ from PyTorch's")]
 )
-def test_network_that_cannot_be_converted(
+def test_unconvertible_network(
     monkeypatch: pytest.MonkeyPatch, change: object, reason: str, name: str
 ) -> None:
-    backbone = colours(change)  # type: ignore[arg-type]
+    backbone = colors(change)  # type: ignore[arg-type]
     only(monkeypatch, ENGINES[name])
     engine = open_engine(backbone)
     assert engine.name == "torch"
@@ -148,9 +146,9 @@ def test_network_that_cannot_be_converted(
         open_engine(backbone, name)
 
 
-def test_missing_weights_are_no_failed_conversion(tmp_path: Path) -> None:
+def test_open_engine_without_weights(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.pth"):
-        open_engine(colours(weights=tmp_path / "gone.pth"), folder=tmp_path)
+        open_engine(colors(weights=tmp_path / "gone.pth"), folder=tmp_path)
 
 
 # Converted networks are kept
@@ -160,7 +158,7 @@ def test_missing_weights_are_no_failed_conversion(tmp_path: Path) -> None:
 def backbone(tmp_path: Path) -> Backbone:
     weights = tmp_path / "weights.pth"
     weights.write_bytes(b"stand for weights")
-    return colours(weights=weights)
+    return colors(weights=weights)
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -176,14 +174,14 @@ def test_second_start_converts_nothing(
     np.testing.assert_array_equal(engine.features(pictures(backbone, 2)), expected)
 
 
-def test_engines_and_weights_have_own_files(backbone: Backbone, tmp_path: Path) -> None:
+def test_files_by_engine_and_weights(backbone: Backbone, tmp_path: Path) -> None:
     folder = tmp_path / "networks"
     (tmp_path / "other.pth").write_bytes(b"other weights")
     for name in COMPILED:
         open_engine(backbone, name, folder=folder)
-    open_engine(colours(weights=tmp_path / "other.pth"), "onnx", folder=folder)
+    open_engine(colors(weights=tmp_path / "other.pth"), "onnx", folder=folder)
     assert len(names(folder)) == 3
-    assert all(name.startswith("colours-16-16-") and "-torch" in name for name in names(folder))
+    assert all(name.startswith("colors-16-16-") and "-torch" in name for name in names(folder))
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
@@ -202,11 +200,11 @@ def test_damaged_file_is_converted_again(backbone: Backbone, tmp_path: Path, dam
 
 
 def test_random_networks_are_not_kept(tmp_path: Path) -> None:
-    open_engine(colours(), "onnx", folder=tmp_path / "networks")
+    open_engine(colors(), "onnx", folder=tmp_path / "networks")
     assert not (tmp_path / "networks").exists()
 
 
-def test_folder_that_cannot_be_written(backbone: Backbone, tmp_path: Path) -> None:
+def test_unwritable_folder(backbone: Backbone, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     engine = open_engine(backbone, "onnx", folder=tmp_path / "file" / "networks")
     assert engine.name == "onnx"
@@ -217,7 +215,7 @@ def test_folder_that_cannot_be_written(backbone: Backbone, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", [*COMPILED, "torch"])
-def test_encoder_of_an_engine(
+def test_encoder_by_engine(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "default"))
@@ -274,21 +272,21 @@ class CountingEngine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     counting = CountingEngine()
     monkeypatch.setattr(Encoder, "pixels", lambda encoder, image: counting.decode(encoder, image))
-    monkeypatch.setattr(encoder_module, "BATCH", BATCH)
+    monkeypatch.setattr(encoder_module, "BATCH_SIZE", BATCH)
     return counting
 
 
 def test_three_batches_are_held(engine: CountingEngine, tmp_path: Path) -> None:
     paths = write_images(tmp_path, 10 * BATCH, size=8)
-    table = Encoder(colours(), device="cpu", engine=engine).table(paths)
+    table = Encoder(colors(), device="cpu", engine=engine).table(paths)
     assert table.features.all()
     assert len(engine.seen) == 10
     assert all(decoded <= BATCH * (call + 3) for call, decoded in enumerate(engine.seen))
 
 
-def test_decoding_beside_the_network(engine: CountingEngine, tmp_path: Path) -> None:
+def test_decoding_during_network(engine: CountingEngine, tmp_path: Path) -> None:
     """The first batch is in the network until the next two are decoded."""
     engine.waits_for = 3 * BATCH
     paths = write_images(tmp_path, 4 * BATCH, size=8)
-    Encoder(colours(), device="cpu", engine=engine).table(paths)
+    Encoder(colors(), device="cpu", engine=engine).table(paths)
     assert engine.seen[0] == 3 * BATCH

@@ -16,7 +16,6 @@ from centerhash.networks.heads import (
     Dropout,
     HeadOptions,
     IsolatedDropout,
-    LabelLayers,
     Outputs,
     build_head,
 )
@@ -48,14 +47,14 @@ BLOCK = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
         ),
     ],
 )
-def test_order_of_layers(options: dict[str, Any], layers: list[type[nn.Module]]) -> None:
+def test_build_head_layers(options: dict[str, Any], layers: list[type[nn.Module]]) -> None:
     options = {**options, "input_dropout": 0.25, "dropout": 0.75}
     head = build_head(5, 8, HeadOptions(**options))
     assert [type(layer) for layer in head] == layers
     linear = [layer for layer in head if isinstance(layer, nn.Linear)]
     widths = (5, *options["hidden"], 8)
     assert [(layer.in_features, layer.out_features) for layer in linear] == list(pairwise(widths))
-    # a norm has a bias of its own
+    # The bias of a norm replaces it.
     assert (linear[0].bias is None) == options["hidden_norm"]
     rates = [layer.p for layer in head if isinstance(layer, nn.Dropout)]
     assert rates == [0.25, *[0.75] * len(options["hidden"])]
@@ -90,7 +89,7 @@ def test_impossible_dropout(name: str, value: float) -> None:
         read_options(HeadOptions, {name: value}, "the head")
 
 
-def test_slices_by_hand() -> None:
+def test_divide_and_encode_slices() -> None:
     for features, bits in ((12, 4), (14, 4), (5, 4), (4, 4), (33, 8)):
         torch.manual_seed(0)
         layer = DivideAndEncode(features, bits)
@@ -107,20 +106,20 @@ def test_slices_by_hand() -> None:
         assert start == features
 
 
-def test_padding_is_not_trained() -> None:
+def test_divide_and_encode_padding() -> None:
     layer = DivideAndEncode(5, 2)
     layer(torch.randn(3, 5)).square().sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.tolist()[1][2] == layer.weight.grad.tolist()[1][2] == 0
 
 
-def test_tensors_of_divide_and_encode() -> None:
+def test_divide_and_encode_tensors() -> None:
     assert set(DivideAndEncode(9, 4).state_dict()) == {"weight", "bias"}
     with pytest.raises(InputError):
         DivideAndEncode(3, 4)
 
 
-# tensors of a stored head: by the places of its layers
+# Tensors of a stored head are named by the positions of its layers.
 STORED = {
     "0.running_mean": (5,),
     "0.running_var": (5,),
@@ -154,7 +153,7 @@ def test_stored_head_by_hand(evidence: bool) -> None:
     assert list(head.state_dict()) == list(stored)
     head.load_state_dict(stored)
     features = torch.randn(4, 5, generator=generator)
-    found = head(features)
+    output = head(features)
     scaled = (features - stored["0.running_mean"]) / (stored["0.running_var"] + 1e-5).sqrt()
     hidden = (scaled @ stored["2.weight"].T - stored["3.running_mean"]) / (
         stored["3.running_var"] + 1e-5
@@ -163,23 +162,21 @@ def test_stored_head_by_hand(evidence: bool) -> None:
     last = "6.code.0" if evidence else "6"
     matrix = stored["6.code.1.matrix" if evidence else "7.matrix"]
     logits = (hidden @ stored[f"{last}.weight"].T + stored[f"{last}.bias"]) @ matrix
-    torch.testing.assert_close(found.logits, logits)
+    torch.testing.assert_close(output.logits, logits)
     if evidence:
         expected = hidden @ stored["6.evidence.weight"].T + stored["6.evidence.bias"]
-        torch.testing.assert_close(found.class_logits, expected)
+        torch.testing.assert_close(output.class_logits, expected)
     else:
-        assert found.class_logits is None
+        assert output.class_logits is None
 
 
-def test_class_logits_shape_nothing() -> None:
-    head = build_head(5, 8, HeadOptions(hidden=(12,), evidence=True), classes=3)
-    output = head(torch.randn(6, 5))
-    assert output.class_logits is not None
-    output.class_logits.sum().backward()
-    assert [name for name, part in head.named_parameters() if part.grad is not None] == [
-        "6.evidence.weight",
-        "6.evidence.bias",
-    ]
+@pytest.mark.parametrize(("option", "output"), [("evidence", "class_logits"), ("presence", "label_log_odds")])
+def test_outputs_shape_nothing(option: str, output: str) -> None:
+    head = build_head(5, 8, HeadOptions(hidden=(12,), presence_hidden=4, **{option: True}), classes=3)
+    getattr(head(torch.randn(6, 5)), output).sum().backward()
+    parameters = dict(head.named_parameters())
+    learning = {name for name, parameter in parameters.items() if parameter.grad is not None}
+    assert learning == {name for name in parameters if name.startswith(f"6.{option}.")} != set()
 
 
 def test_log_odds_of_standardized_features() -> None:
@@ -189,7 +186,7 @@ def test_log_odds_of_standardized_features() -> None:
     head.eval()
     outputs = head[-1]
     assert isinstance(outputs, Outputs)
-    assert isinstance(outputs.presence, LabelLayers)
+    assert outputs.presence is not None
     expected = outputs.presence(head[0](features))
     torch.testing.assert_close(head(features).label_log_odds, expected)
     assert expected.shape == (6, 3)
@@ -205,21 +202,11 @@ def test_isolated_dropout() -> None:
     assert torch.equal(drop.eval()(units), units)
 
 
-def test_log_odds_shape_nothing() -> None:
-    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
-    found = head(torch.randn(6, 5)).label_log_odds
-    assert found is not None
-    found.sum().backward()
-    learning = {name for name, parameter in head.named_parameters() if parameter.grad is not None}
-    assert learning
-    assert all(name.startswith("6.presence.") for name in learning)
-
-
 @pytest.mark.parametrize(
-    ("presence", "given", "units"), [(True, None, 1024), (False, None, None), (True, 7, 7)]
+    ("presence", "option", "units"), [(True, None, 1024), (False, None, None), (True, 7, 7)]
 )
-def test_units_of_label_layers(presence: bool, given: int | None, units: int | None) -> None:
-    options = HeadOptions(presence=presence, presence_hidden=given)
+def test_presence_hidden_units(presence: bool, option: int | None, units: int | None) -> None:
+    options = HeadOptions(presence=presence, presence_hidden=option)
     assert resolve(TrainConfig(method="csq", head=options)).head.presence_hidden == units
 
 
@@ -231,7 +218,7 @@ def test_each_output() -> None:
     assert HeadOutput(torch.ones(2, 3)).each(torch.neg).class_logits is None
 
 
-def test_rotation_is_the_identity_until_set() -> None:
+def test_rotation() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(), rotate=True)).eval()
     features = torch.randn(4, 5)
     before, matrix = head(features).logits, torch.linalg.qr(torch.randn(8, 8))[0]
@@ -242,7 +229,7 @@ def test_rotation_is_the_identity_until_set() -> None:
     assert build_head(5, 8, HeadOptions()).rotation is None
 
 
-def test_offsets_of_class_logits() -> None:
+def test_add_to_evidence() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), evidence=True), classes=3).eval()
     features, offsets = torch.randn(4, 5), torch.tensor([1.0, 0.0, -2.0])
     before = head(features)

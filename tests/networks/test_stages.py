@@ -32,7 +32,7 @@ from tests.toys import write_images
         ("timm:test_vit", {"pretrained": False}, None, (101, 64)),
     ],
 )
-def test_trunk_and_tail_are_the_network(
+def test_split_backbone(
     name: str, settings: dict[str, Any], stages: int | None, shape: tuple[int, ...]
 ) -> None:
     backbone = get_backbone(name, **settings)
@@ -48,7 +48,7 @@ def test_trunk_and_tail_are_the_network(
     assert torch.allclose(features, expected, atol=1e-4 * float(expected.abs().max()))
 
 
-def test_tail_is_a_part_of_the_network() -> None:
+def test_tail_shares_layers() -> None:
     whole, tail = split_backbone(get_backbone("efficientnet-lite0", crop=64), 1).trainable()
     before = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
     with torch.no_grad():
@@ -67,7 +67,7 @@ def test_depthwise_kernels_are_fixed() -> None:
     assert all(layer.groups == 1 for layer in kernels if layer.weight.requires_grad)
 
 
-def test_impossible_splits() -> None:
+def test_split_backbone_rejects() -> None:
     with pytest.raises(ConfigError, match="Linear"):
         stages_of(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="stages=8"):
@@ -91,7 +91,7 @@ def maps_of(paths: list[Path], flipped: list[int], cache: Path, progress: Progre
     return compute_maps(paths, flipped, encoder, cache, progress)
 
 
-def test_maps_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compute_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, cache = write_images(tmp_path / "images", 5), tmp_path / "cache"
     paths[2].write_bytes(b"no picture")
     calls: list[tuple[int, int]] = []

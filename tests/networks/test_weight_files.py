@@ -59,15 +59,15 @@ def write(path: Path, content: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
-def test_weights_are_read_by_content(tmp_path: Path, name: str) -> None:
+def test_read_weights_by_content(tmp_path: Path, name: str) -> None:
     tensors = state()
-    found = read_weights(write(tmp_path / name, tensors).rename(tmp_path / "without_suffix"))
-    assert sorted(found) == sorted(tensors)
-    assert all(torch.equal(found[key], tensors[key]) for key in tensors)
+    stored = read_weights(write(tmp_path / name, tensors).rename(tmp_path / "without_suffix"))
+    assert sorted(stored) == sorted(tensors)
+    assert all(torch.equal(stored[key], tensors[key]) for key in tensors)
 
 
 @pytest.mark.parametrize("protocol", ["torch", "plain pickle"])
-def test_code_in_a_file_is_not_run(tmp_path: Path, protocol: str) -> None:
+def test_read_weights_without_code(tmp_path: Path, protocol: str) -> None:
     victim, path = tmp_path / "victim", tmp_path / "w.pth"
     content = {"weight": torch.zeros(1), "evil": Runs(victim)}
     if protocol == "torch":
@@ -94,7 +94,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, protocol: str) -> None:
         torch.zeros(2),
     ],
 )
-def test_files_without_weights(tmp_path: Path, content: Any) -> None:
+def test_read_weights_rejects(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "w.pth"
     path.write_bytes(content) if isinstance(content, bytes) else write(path, content)
     with pytest.raises(DataError, match=r"w\.pth"):
@@ -102,15 +102,15 @@ def test_files_without_weights(tmp_path: Path, content: Any) -> None:
 
 
 @pytest.mark.parametrize("without", ["", "head.", "norm.num_batches_tracked"])
-def test_weights_with_and_without_the_classifier(tmp_path: Path, without: str) -> None:
+def test_load_weights_without_classifier(tmp_path: Path, without: str) -> None:
     tensors = {k: v for k, v in state().items() if not without or not k.startswith(without)}
     network = small_network()
     load_weights(network, write(tmp_path / "w.safetensors", tensors), ["head"])
-    found = network.state_dict()
-    assert all(torch.equal(found[name], tensors[name]) for name in found if name in tensors)
+    loaded = network.state_dict()
+    assert all(torch.equal(loaded[name], tensors[name]) for name in loaded if name in tensors)
 
 
-def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+def test_load_weights_rejects(tmp_path: Path) -> None:
     tensors = state()
     del tensors["norm.bias"]
     tensors.update({"norm.weight": torch.zeros(7), "headless.weight": torch.zeros(1)})
@@ -120,12 +120,12 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_missing_weight_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "own.safetensors", state())
+    path = write(tmp_path / "weights.safetensors", state())
     row = get_backbone(SMALL, weights=path)
     path.unlink()
-    assert not row.is_here
+    assert not row.is_local
     for use in (row.load, row.trainable, lambda: row.key, lambda: get_backbone(SMALL, weights=path)):
-        with pytest.raises(DataError, match=r"own\.safetensors"):
+        with pytest.raises(DataError, match=r"weights\.safetensors"):
             use()
 
 
@@ -210,7 +210,7 @@ def test_broken_download(server: FileServer, caches: Path, fault: str) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    """A hub of our own, whose addresses are those of the real one."""
+    """A local hub in place of the real one."""
     with serving() as running:
         template = f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -218,26 +218,26 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         yield running
 
 
-def test_weights_of_the_hub(hub: LocalHub) -> None:
+def test_hub_weights(hub: LocalHub) -> None:
     whole = get_backbone("timm:test_resnet", pretrained=False)
     network = whole.build(whole, None)
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     classifier = {"fc.weight": torch.zeros(1000, 96), "fc.bias": torch.zeros(1000)}
     hub.put(REPOSITORY, {"model.safetensors": save({**tensors, **classifier})})
     row = get_backbone("timm:test_resnet")
-    assert not row.is_here
+    assert not row.is_local
     images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
     same = dataclasses.replace(whole, build=lambda *_: network)
     with torch.inference_mode():
         assert torch.equal(row.load()(images), same.load()(images))
-    assert row.is_here
-    asked = len(hub.requests)
+    assert row.is_local
+    requests = len(hub.requests)
     assert row.key == row.key
-    assert len(hub.requests) == asked
+    assert len(hub.requests) == requests
 
 
 @pytest.mark.parametrize("content", [b"no weights", save({"conv1.0.weight": torch.zeros(1)})])
-def test_damaged_file_of_the_hub(hub: LocalHub, content: bytes) -> None:
+def test_damaged_hub_file(hub: LocalHub, content: bytes) -> None:
     hub.put(REPOSITORY, {"model.safetensors": content})
     with pytest.raises(DataError, match=r"model\.safetensors"):
         get_backbone("timm:test_resnet").load()
@@ -263,15 +263,15 @@ def test_missing_package() -> None:
 # The list
 
 
-def test_rows_of_backbones(caches: Path) -> None:
+def test_backbone_rows(caches: Path) -> None:
     folder = caches / "torch" / "hub" / "checkpoints"
     folder.mkdir(parents=True)
     (folder / "resnet50-0676ba61.pth").touch()
-    here = {row["name"]: row["weights_here"] for row in backbone_rows()}
-    assert (here["efficientnet-lite0"], here["alexnet"], here["resnet50"]) == (True, False, True)
+    local = {row["name"]: row["weights_here"] for row in backbone_rows()}
+    assert (local["efficientnet-lite0"], local["alexnet"], local["resnet50"]) == (True, False, True)
 
 
 def test_command_lists_backbones() -> None:
     assert cli("backbones", "--json").json == backbone_rows()
-    shown = cli("backbones").out
-    assert all(name in shown for name in (*BACKBONES, "57,003,840", "mean+max"))
+    text = cli("backbones").out
+    assert all(name in text for name in (*BACKBONES, "57,003,840", "mean+max"))

@@ -24,8 +24,8 @@ SMALL = "timm:test_efficientnet"
 SIDE = 16
 
 
-class Colours(nn.Module):
-    """The mean colour of an image (B, 3, H, W), changed by any function."""
+class Colors(nn.Module):
+    """The mean color of an image (B, 3, H, W), changed by any function."""
 
     def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class Colours(nn.Module):
         return self.change(images.mean(dim=(2, 3)))
 
 
-def colours(change: Callable[[Tensor], Tensor] = torch.sin, weights: Path | None = None) -> Backbone:
+def colors(change: Callable[[Tensor], Tensor] = torch.sin, weights: Path | None = None) -> Backbone:
     """A backbone of three features; `weights` names a file that stands for its weights."""
     return Backbone(
-        name="colours",
+        name="colors",
         width=3,
         parameters=0,
         resize=SIDE,
@@ -46,17 +46,17 @@ def colours(change: Callable[[Tensor], Tensor] = torch.sin, weights: Path | None
         shift=(127.0, 127.0, 127.0),
         scale=(128.0, 128.0, 128.0),
         weights=None if weights is None else WeightFile(weights),
-        build=lambda *_: Colours(change),
+        build=lambda *_: Colors(change),
     )
 
 
 def small_backbone() -> Backbone:
-    """A convolutional network of timm with random weights, cropped and pooled in other ways than its own."""
+    """A convolutional network of timm with random weights, another crop and another pooling."""
     return get_backbone(SMALL, pretrained=False, crop=128, pool="mean+max")
 
 
 def pictures(backbone: Backbone, count: int) -> NDArray[np.uint8]:
-    """Different pictures (count, crop, crop, 3) as a backbone wants them."""
+    """Different pictures (count, crop, crop, 3) as a backbone reads them."""
     return np.stack(
         [
             squash_and_crop(noise_image(96, seed), backbone.resize, backbone.crop, backbone.interpolation)
@@ -66,7 +66,7 @@ def pictures(backbone: Backbone, count: int) -> NDArray[np.uint8]:
 
 
 def untrained_model(bits: int = 20, **changes: object) -> HashModel:
-    """A central model of the small backbone, with a head of random weights that knows the features' ranges."""
+    """A central model of the small backbone, with a head of random weights and the features' statistics."""
     backbone = small_backbone()
     with torch.inference_mode():
         features = backbone.load()(torch.from_numpy(pictures(backbone, 16)))
@@ -89,7 +89,8 @@ def untrained_model(bits: int = 20, **changes: object) -> HashModel:
         head = build_head(spec.features, bits, spec.head)
         for layer in head:
             if isinstance(layer, nn.BatchNorm1d):
-                layer.momentum = None  # take the statistics of what comes as they are
+                # The statistics are those of the next batch.
+                layer.momentum = None
         with torch.no_grad():
             head(features.clone())
     tensors = {f"encoder.{name}": tensor for name, tensor in head.state_dict().items()}

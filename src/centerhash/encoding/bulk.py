@@ -28,29 +28,21 @@ from centerhash.core.progress import Progress, silent
 from centerhash.data import list_images, open_dataset
 from centerhash.data.layouts.common import load_array, open_array
 from centerhash.data.layouts.detection import is_described
+from centerhash.encoding import shards
 from centerhash.encoding.code_files import CodeFile, write_codes
-from centerhash.encoding.shards import (
-    BROKEN,
-    MANIFEST,
-    Manifest,
-    Shard,
-    broken_in,
-    read_manifest,
-    shard_path,
-    write_shard,
-)
 from centerhash.model.base import Model
 from centerhash.model.loading import load
+from centerhash.networks.encoder import raise_if_broken
 from centerhash.networks.engines import Engine
 
-# Images of a shard: minutes of work on a small machine.
+# A shard of so many images is minutes of work on a small machine.
 SHARD_SIZE = 4096
 RUNNERS = ("local", "ray")
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
-    """N things to encode: their ids, either image files or the rows of a features file, and labels if there are any.
+class BulkInputs:
+    """N items to encode: their ids, image files or the rows of a features file, and labels if there are any.
 
     All paths are absolute. `root` is the folder of a dataset.
     """
@@ -67,14 +59,14 @@ class Inputs:
         for text in (*self.ids, *map(str, self.images or ())):
             if utf8_text(text) != text:
                 raise DataError(
-                    f"the name {text!a} is not UTF-8 and cannot be stored: rename the file, or the folder."
+                    f"the name {text!a} is not UTF-8 and cannot be stored: rename the file or folder."
                 )
         if len(set(self.ids)) < len(self.ids):
-            twice = Counter(self.ids).most_common(1)[0][0]
-            raise DataError(f"'{twice}' occurs twice among the images: give each a distinct name.")
+            ((duplicate, _),) = Counter(self.ids).most_common(1)
+            raise DataError(f"'{duplicate}' occurs twice among the images: give each a distinct name.")
 
     def numbers(self) -> NDArray[np.int64] | None:
-        """Return a number (N,) per item of a dataset, unique across folders: it identifies a query's own item."""
+        """Return a number (N,) per item of a dataset, unique across folders, by which a query finds its own item."""
         if self.root is None:
             return None
         folder = str(self.root.resolve())
@@ -84,7 +76,7 @@ class Inputs:
     def fingerprint(self) -> str:
         """Return a digest of ids, paths and labels, and of size and time of a features file.
 
-        The bytes of images do not count, so that broken ones may be repaired in between.
+        It does not depend on the content of images, so that broken ones may be repaired.
         """
         labels = None if self.labels is None else np.packbits(self.labels).tobytes()
         status = None if self.features is None else self.features.stat()
@@ -92,35 +84,35 @@ class Inputs:
         images = None if self.images is None else list(map(str, self.images))
         return hashlib.sha256(repr((list(self.ids), images, self.classes, labels, file)).encode()).hexdigest()
 
-    def part(self, rows: slice) -> Inputs:
-        """Return some of the inputs; those of a features file still name the whole file."""
+    def part(self, rows: slice) -> BulkInputs:
+        """Return some of the inputs; `features` remains the whole file."""
         images = None if self.images is None else self.images[rows]
         labels = None if self.labels is None else self.labels[rows]
         return replace(self, ids=self.ids[rows], images=images, labels=labels, warnings=())
 
 
-def list_inputs(entries: Sequence[str]) -> Inputs:
-    """List the inputs in `entries`: images, folders and globs, one labeled dataset, or one features .npy."""
+def list_inputs(entries: Sequence[str]) -> BulkInputs:
+    """Return the inputs in `entries`: images, folders and globs, one labeled dataset, or one features .npy."""
     single = Path(entries[0]) if len(entries) == 1 else Path()
     if single.suffix == ".npy":
         shape = open_array(single).shape
         if len(shape) != 2:
             raise DataError(f"'{single}' must be of shape (N, D), one row per image, got {shape}.")
-        return Inputs([str(row) for row in range(shape[0])], features=single.absolute())
+        return BulkInputs([str(row) for row in range(shape[0])], features=single.absolute())
     if len(entries) == 1 and is_described(single):
         data = open_dataset(single)
         images = None if data.features is not None else [path.absolute() for path in data.image_paths or ()]
         features = None if data.features is None else (single / "features.npy").absolute()
-        return Inputs(data.names, images, features, data.labels, data.classes, data.warnings, data.root)
+        return BulkInputs(data.names, images, features, data.labels, data.classes, data.warnings, data.root)
     paths = list_images(entries)
-    return Inputs([str(path) for path in paths], [path.absolute() for path in paths])
+    return BulkInputs([str(path) for path in paths], [path.absolute() for path in paths])
 
 
 @dataclass(frozen=True)
 class EncodeResult:
-    """What was encoded: `existing` shards were there before, `broken` has the reasons by id.
+    """The number of encoded items, and of shards, `existing` of which were not encoded again.
 
-    `engine` is None for shards, and if no features had to be computed.
+    `broken` has a reason by id. `engine` is None for shards, and if no features had to be computed.
     """
 
     count: int
@@ -144,7 +136,7 @@ def encode_to_file(
 ) -> EncodeResult:
     """Encode images (files, folders, globs), a labeled dataset, or a features .npy into one code file."""
     inputs, used_engine = list_inputs(entries), None
-    labels, numbers, names = inputs.labels, inputs.numbers(), inputs.ids
+    labels, numbers, names = inputs.labels, inputs.numbers(), None
     if inputs.features is not None:
         features: NDArray[Any] = load_array(inputs.features)
         rows = np.arange(len(features))
@@ -152,16 +144,17 @@ def encode_to_file(
         encoder = model.encoder(device=device, engine=engine)
         table = encoder.table(inputs.images or (), cache, progress=progress)
         if not skip_broken:
-            table.raise_if_broken("Repair these files, or pass `skip_broken=True` to skip them.")
+            advice = "Repair these files, or pass `skip_broken=True` to skip them."
+            raise_if_broken(table.broken, len(table.features), advice)
         rows, used_engine = table.readable, encoder.used_engine
         features = table.features[rows]
+    # The rows of a features file without a dataset have no names.
+    if inputs.images is not None or inputs.root is not None:
+        names = [inputs.ids[row] for row in rows.tolist()]
     codes = CodeFile(
         model.bits,
         pack(model.encode_features(features)),
-        # The rows of a features file without a dataset have no names.
-        names=None
-        if inputs.images is None and inputs.root is None
-        else [names[row] for row in rows.tolist()],
+        names=names,
         labels=None if labels is None else labels[rows],
         classes=None if labels is None else inputs.classes,
         ids=None if numbers is None else numbers[rows],
@@ -196,22 +189,22 @@ def encode_shards(
     if inputs.images is not None:
         # Models without a backbone and engines that are not installed are rejected before anything is written.
         model.encoder(device=device, engine=engine)
-    manifest = _open_folder(folder, inputs, model, shard_size)
-    parts = {
-        number: inputs.part(manifest.rows(number))
-        for number in range(manifest.shards)
-        if not _is_done(folder, number, skip_broken)
-    }
+    manifest, parts = _open_folder(folder, inputs, model, shard_size), {}
+    for number in range(manifest.shards):
+        broken = shards.read_broken(shards.shard_path(folder, number))
+        # Broken images are tried again, since they may have been repaired.
+        if broken is None or (broken and not skip_broken):
+            parts[number] = inputs.part(manifest.rows(number))
     if parts and runner == "ray":
         from centerhash.encoding.ray_runner import encode_by_ray
 
-        steps = encode_by_ray(model.folder or Path(run), folder, parts, engine, device, ray_address, workers)
+        counts = encode_by_ray(model.folder or Path(run), folder, parts, engine, device, ray_address, workers)
     else:
-        shards = (encode_shard(model, folder, number, parts[number], engine, device) for number in parts)
-        steps = chain.from_iterable(shards)
+        tasks = (encode_shard(model, folder, number, parts[number], engine, device) for number in parts)
+        counts = chain.from_iterable(tasks)
     done = manifest.count - sum(len(part.ids) for part in parts.values())
-    for step in chain([0], steps):
-        done += step
+    for count in chain([0], counts):
+        done += count
         progress("codes", done, manifest.count)
     broken = _write_broken(folder, manifest)
     if broken and not skip_broken:
@@ -219,40 +212,38 @@ def encode_shards(
             f"{broken_text(broken, manifest.count)}\nThe codes of all others are in '{folder}'. Repair these files "
             "and run the same command again, or pass `skip_broken=True` to skip them."
         )
-    existing = manifest.shards - len(parts)
-    return EncodeResult(
-        manifest.count - len(broken), inputs.warnings, None, manifest.shards, existing, broken
-    )
+    count, existing = manifest.count - len(broken), manifest.shards - len(parts)
+    return EncodeResult(count, inputs.warnings, None, manifest.shards, existing, broken)
 
 
 def encode_shard(
-    model: Model, folder: Path, number: int, inputs: Inputs, engine: str, device: str
+    model: Model, folder: Path, number: int, inputs: BulkInputs, engine: str, device: str
 ) -> Iterator[int]:
-    """Encode and write one shard; yield how many more of its items are done."""
-    manifest, broken = read_manifest(folder), dict[str, str]()
+    """Encode and write one shard; yield the number of items of each batch."""
+    manifest, broken = shards.read_manifest(folder), dict[str, str]()
     if inputs.features is not None:
         features: NDArray[Any] = open_array(inputs.features)[manifest.rows(number)]
         rows = list(range(len(inputs.ids)))
         yield len(rows)
     else:
         rows, parts = [], [np.zeros((0, model.spec.features), dtype=np.float32)]
-        for step in model.encoder(device=device, engine=engine).stream(inputs.images or ()):
-            rows += step.places
-            parts.append(step.features)
-            broken |= {inputs.ids[row]: str(error) for row, error in step.broken.items()}
-            yield step.seen
+        for batch in model.encoder(device=device, engine=engine).stream(inputs.images or ()):
+            rows += batch.positions
+            parts.append(batch.features)
+            broken |= {inputs.ids[row]: str(error) for row, error in batch.broken.items()}
+            yield batch.size
         features = np.concatenate(parts)
     if inputs.labels is None:
         labels = model.label_names(features)
     else:
         labels = [tuple(inputs.classes[j] for j in np.flatnonzero(inputs.labels[row])) for row in rows]
-    codes = pack(model.encode_features(features))
-    write_shard(folder, number, Shard([inputs.ids[row] for row in rows], codes, labels, broken), manifest)
+    ids, codes = [inputs.ids[row] for row in rows], pack(model.encode_features(features))
+    shards.write_shard(folder, number, shards.Shard(ids, codes, labels, broken), manifest)
 
 
-def _open_folder(folder: Path, inputs: Inputs, model: Model, shard_size: int) -> Manifest:
-    """Create a folder of shards, or check that an existing one is of the same model and inputs."""
-    manifest = Manifest(
+def _open_folder(folder: Path, inputs: BulkInputs, model: Model, shard_size: int) -> shards.Manifest:
+    """Create a folder of shards, or check that an existing folder has the same model and inputs."""
+    manifest = shards.Manifest(
         bits=model.bits,
         model=model.digest,
         inputs=inputs.fingerprint(),
@@ -260,8 +251,8 @@ def _open_folder(folder: Path, inputs: Inputs, model: Model, shard_size: int) ->
         shard_size=shard_size,
         labels="given" if inputs.labels is not None else "predicted" if model.has_centers else "none",
     )
-    if (folder / MANIFEST).exists():
-        stored, fields = read_manifest(folder), ("model", "inputs", "count", "shard_size")
+    if (folder / shards.MANIFEST).exists():
+        stored, fields = shards.read_manifest(folder), ("model", "inputs", "count", "shard_size")
         changes = [name for name in fields if getattr(stored, name) != getattr(manifest, name)]
         if changes:
             raise ConfigError(
@@ -270,31 +261,25 @@ def _open_folder(folder: Path, inputs: Inputs, model: Model, shard_size: int) ->
             )
         return manifest
     make_folder(folder)
-    others = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-    if others:
-        raise ConfigError(f"'{folder}' holds other files ({min(others)}): name a new or an empty folder.")
-    write_json(folder / MANIFEST, manifest.model_dump())
+    foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+    if foreign:
+        raise ConfigError(f"'{folder}' holds other files ({min(foreign)}): name a new or an empty folder.")
+    write_json(folder / shards.MANIFEST, manifest.model_dump())
     return manifest
 
 
-def _is_done(folder: Path, number: int, skip_broken: bool) -> bool:
-    """Return whether a shard needs no work; broken images are tried again, they may have been repaired."""
-    broken = broken_in(shard_path(folder, number))
-    return broken is not None and (skip_broken or not broken)
-
-
-def _write_broken(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """Write broken.jsonl, and return why images could not be read, by id."""
+def _write_broken(folder: Path, manifest: shards.Manifest) -> dict[str, str]:
+    """Write broken.jsonl, and return the reasons of broken images by id."""
     broken, lines = dict[str, str](), []
     for number in range(manifest.shards):
-        for id, reason in (broken_in(shard_path(folder, number)) or {}).items():
+        for id, reason in (shards.read_broken(shards.shard_path(folder, number)) or {}).items():
             broken[id] = reason
             lines.append(json.dumps({"shard": number, "id": id, "reason": reason}, ensure_ascii=False) + "\n")
-    write_text(folder / BROKEN, "".join(lines))
+    write_text(folder / shards.BROKEN, "".join(lines))
     return broken
 
 
 def broken_text(broken: Mapping[str, str], count: int) -> str:
-    """List the first images that could not be read; broken.jsonl lists them all."""
-    shown = first_reasons(broken.values(), f", see {BROKEN}")
-    return f"{len(broken):,} of {count:,} images cannot be read:\n{shown}"
+    """Return a text with the first broken images; broken.jsonl lists all of them."""
+    reasons = first_reasons(broken.values(), f", see {shards.BROKEN}")
+    return f"{len(broken):,} of {count:,} images cannot be read:\n{reasons}"

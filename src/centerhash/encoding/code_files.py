@@ -28,9 +28,9 @@ from centerhash.core.files import read_npz, refuse_links, write_npz
 from centerhash.data.layouts.common import load_array
 from centerhash.evaluation import Evaluation
 
-# The optional columns of numbers, with their dimensions.
+# The optional columns of numbers have these dimensions.
 _COLUMNS = {"ids": 1, "labels": 2, "general": 2, "probabilities": 2, "shares": 2}
-# The code files of a run.
+# A run has these code files.
 QUERY, DATABASE = "query.npz", "database.npz"
 
 
@@ -49,7 +49,7 @@ class CodeFile:
     shares: NDArray[np.uint8] | None = None
 
     def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:
-        """Name every item's labels; columns without names are those of `default_classes`."""
+        """Return the names of every item's labels, from `default_classes` if the file has no classes."""
         if self.labels is None:
             return None
         classes = self.classes or tuple(default_classes)
@@ -70,7 +70,7 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
 
 
 def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = None) -> CodeFile:
-    """Read a code file; DataError names what is wrong with it.
+    """Read a code file; DataError states the problem if it is malformed.
 
     Codes of other programs may also be one array in a .npy file, packed if `bits` is given. `labels` (N, C) is a .npy
     file that replaces those in the code file.
@@ -82,9 +82,8 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
         stored_bits, packed = _read_packed(arrays, bits)
         if bits not in (None, stored_bits):
             raise InputError(f"it holds codes of {stored_bits} bits, not of {bits}")
-        columns = {name: _column(arrays, name, len(packed)) for name in _COLUMNS}
-        _check_labels(columns["labels"])
-        names = _texts_of(arrays["names"], len(packed)) if "names" in arrays else None
+        columns = {name: _read_column(arrays, name, len(packed)) for name in _COLUMNS}
+        names = _read_names(arrays["names"], len(packed)) if "names" in arrays else None
         if "classes" in arrays and arrays["classes"].ndim != 1:
             raise InputError(f"classes must be names (C,), got shape {arrays['classes'].shape}")
     except InputError as error:
@@ -94,7 +93,7 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
 
 
 def _read_packed(arrays: Mapping[str, NDArray[Any]], bits: int | None) -> tuple[int, Packed]:
-    """Return the number of bits, which a caller may pass as `bits`, and packed codes (N, ceil(K/8))."""
+    """Return the number of bits, which arrays may lack, and packed codes (N, ceil(K/8))."""
     if "bits" in arrays:
         stored = arrays["bits"]
         if stored.size != 1 or stored.dtype.kind not in "iu":
@@ -105,52 +104,49 @@ def _read_packed(arrays: Mapping[str, NDArray[Any]], bits: int | None) -> tuple[
     if "codes" not in arrays:
         names = ", ".join(sorted(arrays)) or "nothing"
         raise InputError(
-            f"it holds {names}, but needs `packed` and `bits`, or `codes` of -1 and +1 or of 0 and 1"
+            f"it holds {names}, but needs `packed` and `bits`, or `codes` of -1 and +1 or 0 and 1"
         )
     codes = arrays["codes"]
     has_large = codes.dtype == np.uint8 and bool(codes.size) and codes.max() > 1
     if bits is None and has_large:
         raise InputError(
-            f"codes of shape {codes.shape} are bytes: give the length of the packed codes by `bits=`"
+            f"codes of shape {codes.shape} are bytes: give the length of packed codes by `bits=`"
         )
     # Packed bytes may all be 0 or 1 by chance. A packed single bit is 0 or 128, so that 1 is a code.
-    fits = bits is not None and bits > 1 and codes.shape[1:] == (packed_width(bits),)
-    if bits is not None and codes.dtype == np.uint8 and (has_large or fits):
+    is_packed = bits is not None and bits > 1 and codes.shape[1:] == (packed_width(bits),)
+    if bits is not None and codes.dtype == np.uint8 and (has_large or is_packed):
         return bits, check_packed(codes, bits)
     signs = as_codes(codes)
     return signs.shape[1], pack(signs)
 
 
-def _column(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Any:
-    """Return an optional column of N items."""
+def _read_column(arrays: Mapping[str, NDArray[Any]], name: str, count: int) -> Any:
+    """Return an optional column of N items, and check its shape and the values of labels."""
     array = arrays.get(name)
     if array is not None and (array.ndim != _COLUMNS[name] or len(array) != count):
         advice = ""
         if name == "labels" and array.ndim == 1:
             advice = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
         raise InputError(f"{name} of shape {array.shape} do not fit {count:,} codes{advice}")
+    if array is not None and name == "labels":
+        # NaN is neither 0 nor 1.
+        wrong = array[~((array == 0) | (array == 1))]
+        if wrong.size:
+            raise InputError(f"labels must be bool, or hold only 0 and 1, got {wrong[:3].tolist()}")
     return array
 
 
-def _check_labels(labels: NDArray[Any] | None) -> None:
-    if labels is not None:
-        # NaN is neither 0 nor 1.
-        wrong = labels[~((labels == 0) | (labels == 1))]
-        if wrong.size:
-            raise InputError(f"labels must be bool, or hold only 0 and 1, got {wrong[:3].tolist()}")
-
-
-def _texts_of(array: NDArray[Any], count: int) -> tuple[str, ...]:
-    """Return the N names: the bytes of a json list, or an array of text."""
+def _read_names(array: NDArray[Any], count: int) -> tuple[str, ...]:
+    """Return the N names from the bytes of a json list, or from an array of text."""
     try:
-        # Not `parse_json`: a file name may have bytes that are no text.
-        texts: Any = json.loads(array.tobytes()) if array.dtype == np.uint8 else array.astype(str).tolist()
-        json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
+        # `parse_json` would reject names of files with bytes that are no text.
+        names: Any = json.loads(array.tobytes()) if array.dtype == np.uint8 else array.astype(str).tolist()
+        json.dumps(names, ensure_ascii=False).encode(errors="surrogateescape")
     except (ValueError, RecursionError):
-        texts = None
-    if not isinstance(texts, list) or len(texts) != count or not all(isinstance(one, str) for one in texts):
+        names = None
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
         raise InputError(f"names must be {count:,} texts, as an array (N,) or as the bytes of a json list")
-    return tuple(texts)
+    return tuple(names)
 
 
 def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
@@ -173,8 +169,8 @@ def read_code_pair(
 ) -> tuple[CodeFile, CodeFile]:
     """Read the codes of queries and database, which must have labels of the same classes.
 
-    `paths` is a run's folder, or two code files. `bits` and `labels` (of queries, of the database) are for files of
-    other programs, as for `read_codes`.
+    `paths` is a run's folder, or two code files. `bits` and `labels` (of queries, of the database) are those of
+    `read_codes`.
     """
     if len(paths) not in (1, 2):
         raise ConfigError(
@@ -204,13 +200,5 @@ def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> E
 
     assert query.labels is not None
     assert database.labels is not None
-    return evaluate(
-        query.packed,
-        database.packed,
-        query.labels,
-        database.labels,
-        bits=query.bits,
-        query_ids=query.ids,
-        database_ids=database.ids,
-        **settings,
-    )
+    settings |= {"bits": query.bits, "query_ids": query.ids, "database_ids": database.ids}
+    return evaluate(query.packed, database.packed, query.labels, database.labels, **settings)

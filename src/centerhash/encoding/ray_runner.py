@@ -1,7 +1,7 @@
 """Encode shards by Ray Data, on this machine or on a cluster whose machines share the files.
 
-A row of the Ray dataset is the task of one shard. Actors load the model once and write the shards into the shared
-folder; the current shard of a dead actor goes to another one.
+Each item of the Ray dataset is the number of a shard. Actors load the model once and write shards into the shared folder;
+the current shard of a dead actor goes to another actor.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from typing import Any
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, first_line
 from centerhash.core.extras import require
 from centerhash.core.parallel import cpu_count
-from centerhash.encoding.bulk import Inputs, encode_shard
+from centerhash.encoding.bulk import BulkInputs, encode_shard
 from centerhash.encoding.shards import read_manifest
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 
-# Only the lists of images go through the shared memory of a local Ray.
+# Only the lists of images are in the shared memory of a local Ray.
 _STORE_BYTES = 200 * 2**20
-# An actor processes a block of the list of shards at a time.
+# An actor encodes the shards of a block one after the other.
 _MOST_BLOCKS = 1000
 
 
 class ShardActor:
-    """An actor that writes the shards of the tasks it is called with."""
+    """An actor that encodes and writes shards."""
 
-    def __init__(self, run: str, folder: str, parts: Mapping[int, Any], engine: str, device: str) -> None:
-        self._run, self._folder, self._parts = Path(run), Path(folder), parts
-        self._engine, self._device = engine, device
+    def __init__(self, run: str, folder: str, parts: Mapping[int, Any], *settings: str) -> None:
+        self._run, self._folder, self._parts, self._settings = Path(run), Path(folder), parts, settings
 
     @cached_property
     def _model(self) -> Model:
@@ -44,42 +43,38 @@ class ShardActor:
         return model
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Write one shard; return its number of images, or the error, which Ray would bury in its own traces."""
-        number = int(row["number"])
+        """Write one shard; return its number of images, or the error, which Ray would hide in its own traces."""
+        number = int(row["item"])
         try:
             inputs = require("ray").get(self._parts[number])
-            done = sum(encode_shard(self._model, self._folder, number, inputs, self._engine, self._device))
+            counts = encode_shard(self._model, self._folder, number, inputs, *self._settings)
+            return {"count": sum(counts), "error": ""}
         except CenterhashError as error:
-            return {"done": 0, "error": str(error)}
-        return {"done": done, "error": ""}
+            return {"count": 0, "error": str(error)}
 
 
 def encode_by_ray(
     run: Path,
     folder: Path,
-    parts: Mapping[int, Inputs],
+    parts: Mapping[int, BulkInputs],
     engine: str,
     device: str,
     address: str | None,
     workers: int | None,
 ) -> Iterator[int]:
-    """Encode and write shards by Ray actors: `workers`, else one per GPU if there are any, else per CPU.
-
-    Yield how many items each shard has. `address` is of a cluster, else $RAY_ADDRESS, else Ray runs on this machine
-    meanwhile.
-    """
+    """Encode and write shards by `workers` actors, by default one per GPU or CPU; yield the number of items per shard."""
     with _connected(address) as ray:
         resources = ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if device.startswith("cuda") and not gpus:
             raise ConfigError(f"Ray found no GPU for the device '{device}': try 'cpu' or 'auto'.")
-        actors = min(workers or gpus or int(resources.get("CPU", 1)), len(parts))
+        actors = max(1, min(workers or gpus or int(resources.get("CPU", 1)), len(parts)))
         device = "cuda" if gpus else "cpu" if device == "auto" else device
         stored = {number: ray.put(inputs) for number, inputs in parts.items()}
-        rows = [{"number": number} for number in parts]
-        results = ray.data.from_items(rows, override_num_blocks=min(len(parts), _MOST_BLOCKS)).map(
+        numbers = ray.data.from_items(list(parts), override_num_blocks=min(len(parts), _MOST_BLOCKS))
+        results = numbers.map(
             ShardActor,
-            compute=ray.data.ActorPoolStrategy(size=max(1, actors)),
+            compute=ray.data.ActorPoolStrategy(size=actors),
             fn_constructor_args=(str(run.absolute()), str(folder.absolute()), stored, engine, device),
             num_cpus=1,
             num_gpus=1 if gpus else 0,
@@ -88,7 +83,7 @@ def encode_by_ray(
             for row in results.iter_rows():
                 if row["error"]:
                     raise DataError(row["error"])
-                yield int(row["done"])
+                yield int(row["count"])
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise DataError(f"Ray stopped: {last} Repeat the same command to resume.") from error
@@ -96,7 +91,7 @@ def encode_by_ray(
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
-    """Join or start Ray; leave it at the end unless it was running before."""
+    """Connect to Ray at `address` or $RAY_ADDRESS, else start it locally; disconnect at the end unless it was in use."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     require("ray.data")
     ray = require("ray")

@@ -42,8 +42,7 @@ class Manifest(Options):
     inputs: str = Field(description="fingerprint of the inputs")
     count: int = Field(description="number of inputs")
     shard_size: int = Field(ge=1)
-    # Given by the dataset, predicted by the model, or none.
-    labels: Literal["given", "predicted", "none"]
+    labels: Literal["given", "predicted", "none"] = Field(description="by the dataset, by the model, or none")
 
     @property
     def shards(self) -> int:
@@ -51,14 +50,14 @@ class Manifest(Options):
         return -(-self.count // self.shard_size)
 
     def rows(self, number: int) -> slice:
-        """Return which of the inputs belong to a shard."""
+        """Return the rows of the inputs in a shard."""
         start = number * self.shard_size
         return slice(start, min(start + self.shard_size, self.count))
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Ids, codes (n, ceil(K/8)) and labels of the images that could be read; for the others, a reason by id."""
+    """Ids, codes (n, ceil(K/8)) and labels of readable images, and reasons of broken ones by id."""
 
     ids: Sequence[str]
     packed: Packed
@@ -67,14 +66,14 @@ class Shard:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Return the file of a shard."""
+    """Return the path of a shard."""
     return folder / f"shard-{number:05d}.parquet"
 
 
 def as_table(
     ids: Sequence[str], packed: Packed, labels: Sequence[tuple[str, ...]], metadata: Mapping[str, str]
 ) -> Any:
-    """Make a pyarrow table of id, code (n, ceil(K/8)) and labels."""
+    """Return a pyarrow table of id, code (n, ceil(K/8)) and labels."""
     pyarrow = require("pyarrow")
     rows = np.ascontiguousarray(packed, dtype=np.uint8)
     code, names = pyarrow.binary(rows.shape[1]), pyarrow.list_(pyarrow.string())
@@ -109,9 +108,8 @@ def read_shard(path: Path) -> Shard:
         codes = table.column("code").combine_chunks()
         packed: NDArray[np.uint8] = np.frombuffer(b"".join(codes.to_pylist()), dtype=np.uint8)
         labels = [tuple(names) for names in table.column("labels").to_pylist()]
-        return Shard(
-            table.column("id").to_pylist(), packed.reshape(-1, codes.type.byte_width), labels, broken
-        )
+        ids = table.column("id").to_pylist()
+        return Shard(ids, packed.reshape(-1, codes.type.byte_width), labels, broken)
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
@@ -121,8 +119,8 @@ def read_shard(path: Path) -> Shard:
         ) from None
 
 
-def broken_in(path: Path) -> Mapping[str, str] | None:
-    """Return why images of a shard could not be read, by id; None if the shard is missing or damaged."""
+def read_broken(path: Path) -> Mapping[str, str] | None:
+    """Return the reasons of broken images in a shard by id; None if the shard is missing or damaged."""
     try:
         return read_shard(path).broken
     except DataError:

@@ -1,11 +1,4 @@
-"""The interface of a model, whether PyTorch or ONNX Runtime runs it.
-
-    codes = model.encode(["a.jpg", "b.jpg"])
-    codes = model.encode_features(features)
-    print(model.explain("a.jpg"))
-
-Images are files, bytes, PIL images or uint8 arrays.
-"""
+"""The interface of a model, whether PyTorch or ONNX Runtime runs it."""
 
 from __future__ import annotations
 
@@ -25,22 +18,22 @@ from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.model.spec import ModelSpec, PortableSpec
 from centerhash.networks.backbones import Backbone
-from centerhash.networks.encoder import Encoder
+from centerhash.networks.encoder import Encoder, raise_if_broken
 from centerhash.networks.engines import PortableNetwork
 
 # Labels of at least this probability are predicted.
 PREDICT_FROM = 0.5
-# An image passes a filter by a label of at least this probability (see `benchmarks.quality`). Its best label is
-# predicted from here on too, if none reaches PREDICT_FROM.
+# An image passes a filter by a label of at least this probability (see `benchmarks.quality`). If no label reaches
+# PREDICT_FROM, the best one is predicted from this probability on.
 FILTER_FROM = 0.28
 
 
 @dataclass(frozen=True)
 class LabelMatch:
-    """One center near an image.
+    """A label whose center is near an image.
 
-    `weight` is over the predicted labels and 0 for others, `similarity` the cosine between the logits and the center as
-    it was trained, `distance` the Hamming distance between the code and the center.
+    The weights of predicted labels sum to 1, and those of others are 0. `similarity` is the cosine between the logits and
+    the center as it was trained, and `distance` the Hamming distance between the code and the center.
     """
 
     label: str
@@ -53,22 +46,21 @@ class Explanation(tuple[LabelMatch, ...]):
     """Labels of an image with their weights, the heaviest first, then the next nearest centers."""
 
     def __str__(self) -> str:
-        return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
+        return ", ".join(f"{match.label} {match.weight:.2f}" for match in self if match.weight > 0)
 
 
 class Model(ABC):
     """A trained hash function with its classes and centers; `HashModel` or `PortableModel`.
 
-    Features (N, D) are what `features_of` returns for N images.
+    Images are files, bytes, PIL images or uint8 arrays. Features (N, D) are those that `features_of` returns.
+    `general_bits` is V, the length of the general codes, or None for a model without them.
     """
 
     spec: ModelSpec | PortableSpec
     folder: Path | None
-    # V, the length of the general codes; None without a general code.
     general_bits: int | None
-    # Whether the model predicts label probabilities.
     has_probabilities: bool
-    # (C, K), or None for a method without centers.
+    # (C, K), or None for a method without centers
     _centers: Any
 
     def __init__(self) -> None:
@@ -87,7 +79,7 @@ class Model(ABC):
 
     @property
     def has_centers(self) -> bool:
-        """Whether the method is a central one: only those predict labels and weights."""
+        """Whether the model predicts labels and weights, as only central methods do."""
         return self._centers is not None
 
     @property
@@ -103,7 +95,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def digest(self) -> str:
-        """Digest of everything that determines the codes; the path of a weight file does not."""
+        """Digest of everything that determines the codes, which the path of a weight file does not."""
 
     @abstractmethod
     def backbone(self) -> Backbone | PortableNetwork:
@@ -159,7 +151,7 @@ class Model(ABC):
         return self._label_probabilities(features)
 
     def encoder(self, *, device: str = "auto", engine: str = "auto", max_pixels: int = MAX_PIXELS) -> Encoder:
-        """Return what reads images; its network is loaded once."""
+        """Return the encoder of images to features, whose network is loaded once."""
         key = (device, engine, max_pixels)
         with self._opening:
             if key not in self._encoders:
@@ -176,9 +168,9 @@ class Model(ABC):
         engine: str = "auto",
         progress: Progress = silent,
     ) -> NDArray[np.float32]:
-        """Compute features (N, D) of images, or (D,) of one: files, bytes, PIL images, uint8 arrays.
+        """Compute features (N, D) of images, or (D,) of one image.
 
-        Broken ones raise DataError. Features of files are kept in the folder `cache`, if given.
+        Broken images raise DataError. The folder `cache` keeps the features of files.
         """
         sources, single = image_list(images)
         encoder = self.encoder(device=device, engine=engine)
@@ -187,7 +179,7 @@ class Model(ABC):
             features = encoder.features(sources)
         else:
             table = encoder.table(paths, cache, progress=progress)
-            table.raise_if_broken("Repair or leave out these files.")
+            raise_if_broken(table.broken, len(paths), "Repair or leave out these files.")
             features = table.features
         return features[0] if single else features
 
@@ -225,7 +217,7 @@ class Model(ABC):
     def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Predict labels (N, C) by probability, or by similarity to the centers.
 
-        The best label of an image is predicted too: the nearest center, or the most probable label unless it is unlikely.
+        The best label of an image is predicted even if none reaches the threshold, unless its probability is small.
         """
         if self.has_probabilities:
             scores, threshold, best_from = self.label_probabilities(features), PREDICT_FROM, FILTER_FROM
@@ -238,26 +230,25 @@ class Model(ABC):
         return labels
 
     def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
-        """Name the labels predicted for features (N, D); none for a method without centers."""
+        """Return the names of the labels predicted for features (N, D); none for a method without centers."""
         if not len(features) or not self.has_centers:
             return [()] * len(features)
         names = np.array(self.classes, dtype=object)
         return [tuple(names[row].tolist()) for row in self.predict_labels(features)]
 
     def explain_features(self, features: NDArray[Any], top: int = 5) -> list[Explanation]:
-        """List the predicted labels by weight, then the next nearest centers, per row of features (N, D)."""
+        """Return the predicted labels by weight, then the next nearest centers, per row of features (N, D)."""
         labels = self.predict_labels(features)
         weights, similarities = self.weights(features, labels), self.similarities(features)
         distances = hamming(self.encode_features(features), np.asarray(self.centers))
         explanations = []
         for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
             order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
-            explanations.append(
-                Explanation(
-                    LabelMatch(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
-                    for j in order.tolist()
-                )
+            matches = (
+                LabelMatch(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
+                for j in order.tolist()
             )
+            explanations.append(Explanation(matches))
         return explanations
 
     def __repr__(self) -> str:

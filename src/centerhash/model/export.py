@@ -1,6 +1,6 @@
-"""Export a model of PyTorch as model.onnx, the one file that `PortableModel` runs.
+"""Export a PyTorch model as model.onnx, the one file that `PortableModel` runs.
 
-Preprocessing, backbone and head are inside; classes, centers and how to bring an image to H x W are in the metadata.
+Normalization, backbone and head are in the network; classes, centers and the resizing of images are in the metadata.
 The file is compared with PyTorch's codes before it is written.
 """
 
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -35,24 +37,23 @@ from centerhash.methods.shallow.kernel import KernelHash
 from centerhash.methods.shallow.projections import SH, LinearHash
 from centerhash.model.base import Model
 from centerhash.model.model import HashModel, signed_float32
-from centerhash.model.spec import METADATA_KEY, PORTABLE, PortableSpec, Shares, base64_of
+from centerhash.model.spec import METADATA_KEY, PORTABLE, PortableSpec, Shares
 from centerhash.networks.backbones import Backbone, import_timm
 from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines import traced
 
-LEAST_EQUAL_BITS = 0.999
-# More images than these would need more memory than the comparison is worth.
-MOST_IMAGES = 512
+_LEAST_EQUAL_BITS = 0.999
+# The comparison of more images would need more memory than it is worth.
+_MOST_IMAGES = 512
 _SAMPLE_PHOTOS = Path(__file__).parent / "sample_photos"
 _IMAGES_PER_PASS = 16
 _RANDOM_ROWS = 256
-# Smaller tensors are stored as they are.
-_LEAST_NUMBERS = 256
+_LEAST_COMPACTED_SIZE = 256
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The file that `export_model` wrote, and which shares of its bits and codes equal PyTorch's."""
+    """The file that `export_model` wrote, and the shares of its bits and codes that equal PyTorch's."""
 
     path: str
     size: int
@@ -63,7 +64,7 @@ class ExportResult:
     def __str__(self) -> str:
         return (
             f"{self.path}: {self.size / 1e6:.1f} MB\n{self.equal_bits:.2%} of the bits on {self.compared_on} equal "
-            f"PyTorch's (at least {LEAST_EQUAL_BITS:.1%} must)"
+            f"PyTorch's (at least {_LEAST_EQUAL_BITS:.1%} must)"
         )
 
 
@@ -72,7 +73,7 @@ def export_model(
 ) -> ExportResult:
     """Write a model as one file, if its codes equal PyTorch's on `images` (by default, sample photos).
 
-    A model of features is compared on random ones.
+    A model of features is compared on random features.
     """
     if not isinstance(model, HashModel):
         raise ConfigError(f"{model!r} is an ONNX file already: copy the {PORTABLE} in '{model.folder}'.")
@@ -85,7 +86,7 @@ def export_model(
         name, kind = "features", "random rows of features"
     else:
         paths = list_images([_SAMPLE_PHOTOS] if images is None else images)
-        sample = paths[:: -(-len(paths) // MOST_IMAGES)]
+        sample = paths[:: -(-len(paths) // _MOST_IMAGES)]
         inputs = np.stack([pixels_of(path, backbone) for path in sample])
         name, kind = "pixels", "sample photos" if images is None else "images"
     compared_on = f"{len(inputs)} {kind}"
@@ -93,10 +94,10 @@ def export_model(
     onnx_bytes = _compact(traced(network, example, name, network.outputs))
     onnx_bytes = with_metadata(onnx_bytes, metadata_of(model, backbone))
     equal_bits, equal_codes = _agreement(onnx_bytes, network, model, inputs)
-    if equal_bits < LEAST_EQUAL_BITS:
+    if equal_bits < _LEAST_EQUAL_BITS:
         raise DataError(
             f"only {equal_bits:.2%} of the exported model's bits equal PyTorch's on {compared_on}, less than "
-            f"{LEAST_EQUAL_BITS:.1%}: nothing was written. Encode with PyTorch instead."
+            f"{_LEAST_EQUAL_BITS:.1%}: nothing was written. Encode with PyTorch instead."
         )
     with atomic(out) as stream:
         stream.write(onnx_bytes)
@@ -118,22 +119,17 @@ def with_metadata(network: bytes, values: Mapping[str, Any]) -> bytes:
 def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
     """Return the fields of `PortableSpec` besides those of the file."""
     spec = model.spec.without_paths()
-    values: dict[str, Any] = {
+    values = spec.model_dump(include={"method", "bits", "features", "classes", "label_threshold", "seed"})
+    values |= {
         "version": __version__,
-        "method": spec.method,
-        "bits": spec.bits,
-        "features": spec.features,
-        "classes": spec.classes,
-        "label_threshold": spec.label_threshold,
         "general_bits": model.general_bits,
         "probabilities": model.has_probabilities,
-        "seed": spec.seed,
         "digest": model.digest,
     }
     if model.has_centers:
         values |= {
-            "centers": base64_of(pack(model.centers.numpy().astype(np.int8))),
-            "directions": base64_of(model.directions.float().numpy().astype("<f4")),
+            "centers": b64encode(pack(model.centers.numpy().astype(np.int8)).tobytes()).decode(),
+            "directions": b64encode(model.directions.float().numpy().astype("<f4").tobytes()).decode(),
             "shares": shares_of(model),
         }
     if backbone is not None:
@@ -152,18 +148,17 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
 
 def shares_of(model: HashModel) -> Shares:
     """Return how a central model computes the weights of labels; ConfigError if numpy cannot compute them."""
-    loss = model.objective
-    kind = type(loss)
-    if kind.weights is CentralLoss.weights:
-        if kind.slot_weights is CentralLoss.slot_weights:
-            return Shares(by="equal")
-        if kind.slot_weights is ICSSoftmaxLoss.slot_weights:
-            return Shares(by="softmax")
-        if kind.slot_weights is ICSLoss.slot_weights:
-            settings = ("beta", "entropy", "scale", "form", "solver", "rate", "steps")
-            return Shares(by="ics", **{name: getattr(loss, name) for name in settings})
+    loss = type(model.objective)
+    computed_by = loss.slot_weights if loss.weights is CentralLoss.weights else None
+    if computed_by is CentralLoss.slot_weights:
+        return Shares(by="equal")
+    if computed_by is ICSSoftmaxLoss.slot_weights:
+        return Shares(by="softmax")
+    if computed_by is ICSLoss.slot_weights:
+        settings = ("beta", "entropy", "scale", "form", "solver", "rate", "steps")
+        return Shares(by="ics", **{name: getattr(model.objective, name) for name in settings})
     raise ConfigError(
-        f"a model of method '{model.spec.method}' cannot be exported: {kind.__name__} computes the weights of labels "
+        f"a model of method '{model.spec.method}' cannot be exported: {loss.__name__} computes the weights of labels "
         "in its own way. Remove its slot_weights, or use the model itself."
     )
 
@@ -177,14 +172,14 @@ def _compact(model: bytes) -> bytes:
     graph, casts = proto.graph, []
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
-        if values.dtype not in (np.float32, np.float64) or values.size < _LEAST_NUMBERS:
+        if values.dtype not in (np.float32, np.float64) or values.size < _LEAST_COMPACTED_SIZE:
             continue
-        kinds = (np.float16, np.float32, np.float64)
+        types = (np.float16, np.float32, np.float64)
         with np.errstate(over="ignore"):
-            kind = next(kind for kind in kinds if np.array_equal(values.astype(kind), values))
-        if kind != values.dtype:
+            dtype = next(dtype for dtype in types if np.array_equal(values.astype(dtype), values))
+        if dtype != values.dtype:
             name, stored, wide = tensor.name, f"{tensor.name}_stored", tensor.data_type
-            tensor.CopyFrom(numpy_helper.from_array(values.astype(kind), stored))
+            tensor.CopyFrom(numpy_helper.from_array(values.astype(dtype), stored))
             casts.append(onnx.helper.make_node("Cast", [stored], [name], f"{name}_cast", to=wide))
     nodes = [*casts, *graph.node]
     del graph.node[:]
@@ -205,8 +200,7 @@ def _agreement(
     name = session.get_inputs()[0].name
     different = []
     for start in range(0, len(inputs), _IMAGES_PER_PASS):
-        batch = inputs[start : start + _IMAGES_PER_PASS]
-        features = batch
+        features = batch = inputs[start : start + _IMAGES_PER_PASS]
         if network.backbone is not None:
             with torch.inference_mode():
                 features = network.backbone(torch.from_numpy(batch)).float().numpy()
@@ -218,7 +212,7 @@ def _agreement(
 
 
 class Deployed(nn.Module):
-    """The whole model as one network: images (B, H, W, 3) uint8, or features (B, D), to the named `outputs`."""
+    """The whole model as one network from images (B, H, W, 3) uint8, or features (B, D), to the named `outputs`."""
 
     def __init__(self, model: HashModel, backbone: Backbone | None) -> None:
         super().__init__()
@@ -235,12 +229,8 @@ class Deployed(nn.Module):
             fix_padding(self.backbone, backbone.crop)
         self.encoder, self.bits, self.general_bits = encoder, model.bits, model.general_bits or 0
         self.general = None if model.general is None else ShallowNetwork(model.general)
-        optional = {
-            "general": self.general is not None,
-            "probability": model.has_probabilities,
-            "share_logits": by_softmax,
-        }
-        self.outputs = ("logits", "code", *(name for name, has in optional.items() if has))
+        optional = (self.general is not None, model.has_probabilities, by_softmax)
+        self.outputs = ("logits", "code", *compress(("general", "probability", "share_logits"), optional))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """Compute the outputs in the order of their names."""
@@ -252,17 +242,13 @@ class Deployed(nn.Module):
             results.append(packed_signs(self.general(features).logits, self.general_bits))
         if output.label_log_odds is not None:
             results.append(output.label_log_odds.sigmoid().float())
-        if self.share_loss is not None:
-            results.append(_share_logits(self.share_loss, output).float())
+        loss = self.share_loss
+        if loss is not None and output.class_logits is not None:
+            results.append((output.class_logits / loss.share_lambda).float())
+        elif loss is not None:
+            similarities = center_similarities(output.logits, loss.centers.to(output.logits.dtype))
+            results.append((loss.scale / loss.entropy * similarities).float())
         return tuple(results)
-
-
-def _share_logits(loss: ICSSoftmaxLoss, output: HeadOutput) -> Tensor:
-    """Compute values (B, C) whose softmax over the labels are their weights."""
-    if output.class_logits is not None:
-        return output.class_logits / loss.share_lambda
-    similarities = center_similarities(output.logits, loss.centers.to(output.logits.dtype))
-    return loss.scale / loss.entropy * similarities
 
 
 def packed_signs(logits: Tensor, bits: int) -> Tensor:
@@ -273,7 +259,7 @@ def packed_signs(logits: Tensor, bits: int) -> Tensor:
 
 
 class ShallowNetwork(nn.Module):
-    """A shallow method in float64: features (B, D) to values (B, K), as its `transform` computes them in numpy."""
+    """The `transform` of a shallow method in PyTorch, from features (B, D) to values (B, K) in float64."""
 
     def __init__(self, function: ShallowHash) -> None:
         super().__init__()
@@ -288,13 +274,18 @@ class ShallowNetwork(nn.Module):
             self.register_buffer(name, tensor.double() if tensor.is_floating_point() else tensor)
 
     def forward(self, features: Tensor) -> HeadOutput:
-        """Compute values (B, K) as logits."""
+        """Return the values (B, K) as logits."""
         arrays, inputs = dict(self.named_buffers()), features.double()
         if self.function.normalize:
             lengths = inputs.square().sum(dim=1, keepdim=True).sqrt()
             inputs = inputs / torch.where(lengths > 0, lengths, torch.ones_like(lengths))
         if isinstance(self.function, KernelHash):
-            kernel = _kernel(inputs, arrays["anchors"], float(self.function.sigma))
+            anchors, sigma = arrays["anchors"], float(self.function.sigma)
+            kernel = inputs @ anchors.T
+            # A sigma of 0 is the linear kernel.
+            if sigma:
+                lengths = inputs.square().sum(dim=1, keepdim=True) + anchors.square().sum(dim=1)
+                kernel = torch.exp((lengths - 2 * kernel).clamp_min(0) / (-2 * sigma**2))
             return HeadOutput(_affine(kernel, arrays["weights"], arrays["offset"]))
         if isinstance(self.function, LinearHash):
             return HeadOutput(_affine(inputs, arrays["projection"], arrays["offset"]))
@@ -305,52 +296,38 @@ class ShallowNetwork(nn.Module):
 
 
 def _affine(inputs: Tensor, weights: Tensor, offset: Tensor) -> Tensor:
-    """Compute inputs (B, M) @ weights - offset (B, K), where what is only rounding is 0, as `shallow.base.affine`."""
+    """Compute inputs (B, M) @ weights - offset (B, K), with 0 for rounding errors, as `shallow.base.affine`."""
     values = inputs @ weights - offset
     lengths = inputs.square().sum(dim=1, keepdim=True).sqrt() * weights.square().sum(dim=0).sqrt()
     return torch.where(values.abs() <= ROUNDING * (lengths + offset.abs()), torch.zeros_like(values), values)
 
 
-def _kernel(inputs: Tensor, anchors: Tensor, sigma: float) -> Tensor:
-    """Compute a Gaussian kernel (B, M) at anchors (M, D); the sigma 0 stands for the linear kernel."""
-    products = inputs @ anchors.T
-    if not sigma:
-        return products
-    lengths = inputs.square().sum(dim=1, keepdim=True) + anchors.square().sum(dim=1)
-    return torch.exp((lengths - 2 * products).clamp_min(0) / (-2 * sigma**2))
-
-
 def fix_padding(network: nn.Module, size: int) -> None:
-    """Replace, in place, paddings that are computed from the image's size by those for images of `size`.
+    """Replace, in place, paddings that depend on the image's size by those for images of `size`.
 
-    TensorFlow's "same" padding becomes a dozen operators per layer in a traced network otherwise, which no compiler
-    removes where the batch is free.
+    In a traced network, TensorFlow's "same" padding else becomes a dozen operators per layer, which no compiler removes
+    if the batch size is free.
     """
-    layers = import_timm().layers
-    sizes: dict[nn.Module, tuple[int, int]] = {}
-    handles = [
-        module.register_forward_pre_hook(lambda layer, inputs: sizes.update({layer: inputs[0].shape[-2:]}))
-        for module in network.modules()
-        if isinstance(module, layers.Conv2dSame)
-    ]
+    sizes: dict[Any, tuple[int, int]] = {}
+    for module in network.modules():
+        if isinstance(module, import_timm().layers.Conv2dSame):
+            module.register_forward_pre_hook(
+                lambda layer, inputs: sizes.update({layer: inputs[0].shape[-2:]})
+            )
     with torch.inference_mode():
         network(torch.zeros(1, size, size, 3, dtype=torch.uint8))
-    for handle in handles:
-        handle.remove()
     for parent in list(network.modules()):
         for name, child in parent.named_children():
             if child in sizes:
-                parent.add_module(
-                    name, _padded(cast(nn.Conv2d, child), sizes[child], layers.get_same_padding)
-                )
+                parent.add_module(name, _padded(child, sizes[child]))
 
 
-def _padded(layer: nn.Conv2d, size: tuple[int, int], padding: Any) -> nn.Sequential:
+def _padded(layer: Any, size: tuple[int, int]) -> nn.Sequential:
     """Return a convolution with the "same" padding for images of one size (H, W)."""
     edges = zip(size, layer.kernel_size, layer.stride, layer.dilation, strict=True)
-    height, width = (padding(*edge) for edge in edges)
+    height, width = (import_timm().layers.get_same_padding(*edge) for edge in edges)
     sides = (width // 2, width - width // 2, height // 2, height - height // 2)
-    # Drawing weights that are replaced would change the random numbers of what is trained next.
+    # Drawing weights, which are replaced, would change the random numbers of the next training run.
     shape = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, 0, layer.dilation)
     plain: nn.Module = skip_init(nn.Conv2d, *shape, layer.groups, layer.bias is not None)  # type: ignore[no-untyped-call]
     plain.load_state_dict(layer.state_dict())

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from centerhash.core.errors import ConfigError, DataError, first_line
 from centerhash.core.extras import require
-from centerhash.core.files import make_folder, with_checksum, write_json, write_text
+from centerhash.core.files import make_folder, write_text
 from centerhash.core.version import __version__
 from centerhash.evaluation import Evaluation
-from centerhash.model.spec import FILES, PORTABLE, TORCH_FILES, TUNED, ModelSpec
+from centerhash.model.spec import PORTABLE, TORCH_FILES, TUNED, ModelSpec
 from centerhash.networks.cache import default_cache
 
 if TYPE_CHECKING:
     from centerhash.model.model import HashModel
 
 PREFIX = "hf:"
-_ADDRESS = re.compile(r"(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@(\w[\w./-]{0,127}))?", re.ASCII)
+_TAGS = ["hashing", "image-retrieval", "multi-label"]
+# Addresses become parts of URLs and of paths.
+_ADDRESS = re.compile(r"(?!.*\.\.|[^@]*--)(\w[\w.-]{0,95}/\w[\w.-]{0,95})(?:@(\w[\w./-]{0,127}))?", re.ASCII)
 
 
 def cache_folder() -> Path:
@@ -36,18 +38,13 @@ def cache_folder() -> Path:
 
 def download(source: str) -> Path:
     """Download the model "hf:owner/name" or "hf:owner/name@revision" unless it is cached; return its folder."""
-    snapshot_download = require("huggingface_hub").snapshot_download
-    repository, revision = _parse(source.removeprefix(PREFIX))
-    for files in ((PORTABLE, TORCH_FILES[0]), (*TORCH_FILES, TUNED)):
-        with _explained_errors(source):
-            snapshot = snapshot_download(
-                repository, revision=revision, allow_patterns=files, cache_dir=make_folder(cache_folder())
-            )
-        if (Path(snapshot) / files[0]).exists():
-            return Path(snapshot)
-    raise DataError(
-        f"'{source}' is no model of centerhash: its repository has neither {PORTABLE} nor model.json."
-    )
+    with _open_hub(source, PREFIX) as (hub, repository, revision):
+        settings = {"revision": revision, "cache_dir": make_folder(cache_folder())}
+        for files in ((PORTABLE, "model.json"), (*TORCH_FILES, TUNED)):
+            folder = Path(hub.snapshot_download(repository, allow_patterns=files, **settings))
+            if (folder / files[0]).exists():
+                return folder
+    raise DataError(f"'{source}' is no centerhash model: it has neither {PORTABLE} nor model.json.")
 
 
 def publish(
@@ -62,86 +59,59 @@ def publish(
 
     The card lists settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
     """
-    hub = require("huggingface_hub")
-    spec, (repository, _) = model.spec.without_paths(), _parse(repository)
-    if model.spec.needs_local_weights:
+    spec = model.spec.without_paths()
+    if spec.needs_local_weights:
         raise ConfigError(
             f"this model needs your own backbone weights ('{spec.weights}'), which are not uploaded. Train with "
             "published weights, or fine-tune the backbone, which is then part of the model."
         )
-    data = hub.ModelCardData(
-        license=license,
-        library_name="centerhash",
-        pipeline_tag="image-feature-extraction",
-        tags=["hashing", "image-retrieval", "multi-label"],
-    )
-    api = hub.HfApi()
-    with tempfile.TemporaryDirectory() as name, _explained_errors(repository):
-        folder = Path(name)
-        model.save(folder)
+    published = type(model)(spec, model.tensors(), model.folder)
+    with _open_hub(repository) as (hub, name, _), tempfile.TemporaryDirectory() as folder:
+        published.save(folder)
         # A method that cannot be exported is published without model.onnx, and needs PyTorch.
         with suppress(ConfigError):
-            model.save_portable(folder)
-        write_json(folder / TORCH_FILES[0], with_checksum(spec.model_dump(mode="json")))
-        write_text(
-            folder / "README.md", f"---\n{data.to_yaml()}\n---\n\n{_card(spec, repository, evaluation)}"
-        )
-        api.create_repo(repository, exist_ok=True, private=private)
-        message, files = f"A model of {spec.bits} bits", [*FILES, "README.md"]
-        api.upload_folder(
-            repo_id=repository, folder_path=folder, allow_patterns=files, commit_message=message
-        )
-    return f"{api.endpoint}/{repository}"
+            published.save_portable(folder)
+        facts = {"library_name": "centerhash", "pipeline_tag": "image-feature-extraction", "tags": _TAGS}
+        header = hub.ModelCardData(license=license, **facts).to_yaml()
+        write_text(f"{folder}/README.md", f"---\n{header}\n---\n\n{_card(spec, name, evaluation)}")
+        api = hub.HfApi()
+        api.create_repo(name, exist_ok=True, private=private)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"A model of {spec.bits} bits")
+        return f"{api.endpoint}/{name}"
 
 
 def _card(spec: ModelSpec, repository: str, evaluation: Evaluation | None) -> str:
-    """Write the text of a model card; indented text is a block of code, which no text can end."""
-    kind = "features" if spec.backbone is None else "an image"
+    """Return the text of a model card, in which indented text is a code block that no text can end."""
     sections = {
         "Use": f'import centerhash\n\nmodel = centerhash.load("hf:{repository}")',
         "Settings": spec.model_dump_json(exclude={"classes"}, indent=2),
-        "Results": "Not recorded." if evaluation is None else str(evaluation),
+        "Results": str(evaluation or "Not recorded."),
         "Labels": "\n".join(spec.classes),
     }
     blocks = "".join(f"\n\n## {title}\n\n{indent(text, '    ')}" for title, text in sections.items())
-    return (
-        f"# {repository}\n\n{spec.bits}-bit binary codes for multi-label images, trained with the method "
-        f"`{spec.method}` of centerhash {__version__}. The input is {kind}.{blocks}\n"
-    )
-
-
-def _parse(address: str) -> tuple[str, str | None]:
-    """Split "owner/name@revision", which becomes a part of addresses and of paths."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or ".." in address or "--" in match[1]:
-        raise ConfigError(
-            f"a model on the hub is named owner/name or owner/name@revision, such as jane/photos-64, got '{address}'."
-        )
-    return match[1], match[2]
+    source = f"trained by the method `{spec.method}` of centerhash {__version__}"
+    return f"# {repository}\n\n{spec.bits}-bit binary codes for multi-label images, {source}.{blocks}\n"
 
 
 @contextmanager
-def _explained_errors(source: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub, and of its HTTP client, into one line."""
-    from huggingface_hub import constants, errors
-
-    endpoint = constants.ENDPOINT
+def _open_hub(source: str, prefix: str = "") -> Iterator[tuple[Any, str, str | None]]:
+    """Yield huggingface_hub, and the repository and revision of an address; turn errors of the hub into one line."""
+    hub, errors = require("huggingface_hub"), require("huggingface_hub.errors")
+    address, endpoint = source.removeprefix(prefix), require("huggingface_hub.constants").ENDPOINT
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        allowed = "owner/name or owner/name@revision, such as jane/photos-64"
+        raise ConfigError(f"a model on the hub is named {allowed}, got '{address}'.")
     # The HTTP client is another library in other versions of huggingface_hub.
     client_errors: Any = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
-        yield
+        yield hub, match[1], match[2]
     except errors.RevisionNotFoundError as error:
-        raise DataError(
-            f"'{source}' names no branch, tag or commit of its repository on {endpoint}."
-        ) from error
+        raise DataError(f"'{source}' names no branch, tag or commit on {endpoint}.") from error
     except client_errors as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-            raise ConfigError(
-                f"there is no '{source}' on {endpoint}, or you have no access to it: check the name, or log in by "
-                "`hf auth login`."
-            ) from error
-        reason = first_line(error.__cause__ or error)
-        raise DataError(
-            f"the hub ({endpoint}) cannot be reached for '{source}', or rejected it: {reason}. Try again."
-        ) from error
+            advice = "or you have no access to it: check the name, or log in by `hf auth login`"
+            raise ConfigError(f"there is no '{source}' on {endpoint}, {advice}.") from error
+        failure = f"the hub ({endpoint}) cannot be reached for '{source}', or rejected it"
+        raise DataError(f"{failure}: {first_line(error.__cause__ or error)}. Try again.") from error

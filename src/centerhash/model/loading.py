@@ -14,7 +14,7 @@ from centerhash.model.base import Model
 from centerhash.model.portable import PortableModel
 from centerhash.model.spec import PORTABLE, TORCH_FILES
 
-# The models that come with the package, made by tools/builtin.py.
+# These models come with the package; tools/builtin.py trains them.
 BUILTIN = ("coco",)
 
 

@@ -48,14 +48,17 @@ from centerhash.model.spec import FILES, PORTABLE, TUNED, ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.heads import BatchInvariantHead, Head, build_head
 
-# Bounds the memory of a pass through the head, and does not affect its results.
+# This bounds the memory of a pass through the head, and does not affect its results.
 _ROWS_PER_PASS = 1024
-# The metadata with the checksums by name.
-CHECKSUMS = "checksums"
+_CHECKSUMS_KEY = "checksums"
 
 
 class HashModel(Model):
-    """A trained hash function, its classes and centers, and the name of the backbone before it.
+    """A trained hash function, its classes and centers, and the name of its backbone.
+
+        model = centerhash.load("run")
+        codes = model.encode(["a.jpg", "b.jpg"])        # (2, K) of -1 and +1
+        print(model.explain("a.jpg"))
 
     `tensors` are named `encoder.*`, `general.*` (of general codes), and `centers` for the central methods, with
     `directions` if the logits were rotated after training. A fine-tuned backbone is stored in `folder`.
@@ -81,7 +84,7 @@ class HashModel(Model):
         else:
             self.network = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
             self.network.load_state_dict(encoder)
-        self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
+            self._invariant_head = BatchInvariantHead(self.network)
         general = {name: tensor.numpy() for name, tensor in with_prefix(tensors, "general.").items()}
         self.general = ITQ.from_arrays(general) if general else None
         self.general_bits = None if self.general is None else int(self.general.offset.size)
@@ -108,19 +111,17 @@ class HashModel(Model):
 
     def _outputs(self, features: NDArray[Any]) -> HeadOutput:
         """Compute all outputs of the head, float32."""
-        features = check_features(features, self.spec.features)
-        starts = range(0, max(1, len(features)), _ROWS_PER_PASS)  # one empty chunk if there are no rows
-        chunks = (self._chunk(features[start : start + _ROWS_PER_PASS]) for start in starts)
+        features, chunks = check_features(features, self.spec.features), []
+        # There is one empty chunk if there are no rows.
+        for start in range(0, max(1, len(features)), _ROWS_PER_PASS):
+            rows = features[start : start + _ROWS_PER_PASS]
+            if isinstance(self.network, ShallowHash):
+                output = HeadOutput(torch.from_numpy(self.network.transform(rows)))
+            else:
+                output = self._invariant_head.outputs(rows)
+            chunks.append(output.each(signed_float32))
         parts = zip(*chunks, strict=True)
         return HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
-
-    def _chunk(self, features: NDArray[Any]) -> HeadOutput:
-        if isinstance(self.network, ShallowHash):
-            output = HeadOutput(torch.from_numpy(self.network.transform(features)))
-        else:
-            assert self._steady is not None
-            output = self._steady.outputs(features)
-        return output.each(signed_float32)
 
     def _general_codes(self, features: NDArray[Any]) -> Codes:
         assert self.general is not None
@@ -142,12 +143,12 @@ class HashModel(Model):
         spec = self.spec
         if spec.backbone is None:
             raise self._without_backbone()
-        weights = spec.weights if self.tuned_weights is None else self.tuned_weights
+        weights = self.tuned_weights or spec.weights
         pretrained = spec.pretrained or weights is not None
         backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, spec.crop, spec.pool)
         if spec.backbone_key is not None and backbone.key != spec.backbone_key:
             raise ConfigError(
-                f"this model was trained on features of {spec.backbone_key}, but the backbone here is "
+                f"this model was trained on features of {spec.backbone_key}, but the backbone is now "
                 f"{backbone.key}: its weights ({spec.weights or 'the published ones'}) or its preprocessing have "
                 "changed. Put the old weights back, or train again."
             )
@@ -163,9 +164,8 @@ class HashModel(Model):
 
     def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute the cosine (N, C) between the logits of features (N, D) and every center."""
-        similarities: NDArray[np.float32] = center_similarities(
-            torch.from_numpy(self.logits(features)), self.directions
-        ).numpy()
+        logits = torch.from_numpy(self.logits(features))
+        similarities: NDArray[np.float32] = center_similarities(logits, self.directions).numpy()
         return similarities
 
     def tensors(self) -> dict[str, Tensor]:
@@ -173,24 +173,17 @@ class HashModel(Model):
         return dict(self._tensors)
 
     def at(self, bits: int) -> HashModel:
-        """Return the model of a shorter nested code, whose codes are the first `bits` bits of this one's."""
+        """Return the model of a shorter nested code, whose codes are the first `bits` bits of this model's codes."""
         if bits == self.bits:
             return self
-        lengths = {part.bits: part for part in self.spec.shorter}
-        if bits not in lengths:
-            shown = ", ".join(map(str, (*lengths, self.bits)))
+        codes = {code.bits: code for code in self.spec.shorter}
+        if bits not in codes:
+            lengths = ", ".join(map(str, (*codes, self.bits)))
             raise InputError(
-                f"this model has codes of {shown} bits, got {bits!r:.20}: train with `bits=16,32,64` for nested codes."
+                f"this model has codes of {lengths} bits, got {bits!r:.20}: train with `bits=16,32,64` for nested codes."
             )
-        part = lengths[bits]
-        spec = self.spec.model_copy(
-            update={
-                "bits": bits,
-                "options": part.options,
-                "label_threshold": part.label_threshold,
-                "shorter": tuple(other for other in self.spec.shorter if other.bits < bits),
-            }
-        )
+        shorter = tuple(code for code in self.spec.shorter if code.bits < bits)
+        spec = self.spec.model_copy(update={**dict(codes[bits]), "shorter": shorter})
         head = build_head(spec.features, bits, spec.head, len(spec.classes)).state_dict()
         shapes = {f"encoder.{name}": tensor.shape for name, tensor in head.items()}
         shapes |= {name: torch.Size((len(spec.classes), bits)) for name in ("centers", "directions")}
@@ -202,7 +195,7 @@ class HashModel(Model):
 
     @property
     def digest(self) -> str:
-        """Digest of everything that determines the codes; the path of a weight file does not."""
+        """Digest of everything that determines the codes, which the path of a weight file does not."""
         tensors = {name: tensor.contiguous() for name, tensor in sorted(self._tensors.items())}
         spec = self.spec.model_dump_json(exclude={"weights"})
         return hashlib.sha256(spec.encode() + serialized(tensors)).hexdigest()
@@ -219,7 +212,8 @@ class HashModel(Model):
     def save_portable(self, folder: str | Path) -> None:
         """Write model.onnx into `folder`; it is exported unless the model's own folder holds it."""
         if self.folder is not None:
-            with suppress(DataError):  # a damaged file is exported again
+            # A damaged file is exported again.
+            with suppress(DataError):
                 stored = PortableModel.load(self.folder)
                 if stored.digest == self.digest:
                     return stored.save(folder)
@@ -253,7 +247,7 @@ class HashModel(Model):
             ) from None
         except UnknownMethodError:
             raise
-        # A ValueError is no json, no UTF-8, other fields, an unknown option, or centers that do not fit.
+        # Files that are not json or UTF-8, other fields and centers that do not fit raise ValueError.
         except (ValueError, TypeError, AttributeError, RuntimeError, KeyError) as error:
             reason = first_line(error)
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}.") from None
@@ -271,34 +265,33 @@ def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def _checksums(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, int]:
-    """Checksums by name, also of the metadata."""
-    of_tensors = {}
+    """Compute checksums of tensors by name, and of other metadata by "#" and their name."""
+    checksums = {f"#{name}": crc32(metadata[name].encode()) for name in metadata.keys() - {_CHECKSUMS_KEY}}
     for name, tensor in tensors.items():
-        facts = f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        header = f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         content: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-        of_tensors[name] = crc32(content, crc32(facts.encode()))
-    texts = {f"#{name}": crc32(text.encode()) for name, text in metadata.items() if name != CHECKSUMS}
-    return dict(sorted({**of_tensors, **texts}.items()))
+        checksums[name] = crc32(content, crc32(header.encode()))
+    return dict(sorted(checksums.items()))
 
 
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors by name, whole or not at all."""
+    """Write tensors by name, and texts as metadata, atomically."""
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     texts = dict(metadata or {})
     with atomic(path) as stream:
-        stream.write(serialized(plain, {**texts, CHECKSUMS: json.dumps(_checksums(plain, texts))}))
+        stream.write(serialized(plain, {**texts, _CHECKSUMS_KEY: json.dumps(_checksums(plain, texts))}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what `save_tensors` wrote, and the metadata; ValueError if something does not match its checksum."""
+    """Read the tensors and the metadata that `save_tensors` wrote; ValueError if one does not match its checksum."""
     try:
         with safe_open(path, framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
             metadata = dict(stored.metadata() or {})
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    if parse_json(metadata.get(CHECKSUMS, "null")) != _checksums(tensors, metadata):
+    if parse_json(metadata.get(_CHECKSUMS_KEY, "null")) != _checksums(tensors, metadata):
         raise ValueError(f"the numbers in {path.name} do not match their checksums")
     return tensors, metadata

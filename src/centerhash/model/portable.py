@@ -1,8 +1,8 @@
 """PortableModel: a whole model as one ONNX file, run by ONNX Runtime or OpenVINO and numpy, without PyTorch.
 
-The file `model.onnx` takes `pixels` (B, H, W, 3) uint8, or `features` (B, D) float32 for a model without a backbone. Its
-outputs are `logits` (B, K), `code` (B, ceil(K/8)) packed, and those that the model has of `general` (B, V/8) packed,
-`probability` (B, C) and `share_logits` (B, C). All else is its metadata, `PortableSpec` as a json text.
+The input of `model.onnx` is `pixels` (B, H, W, 3) uint8, or `features` (B, D) float32 without a backbone. The outputs are
+`logits` (B, K) and the packed `code` (B, ceil(K/8)). Some models also have the packed `general` code (B, V/8),
+`probability` (B, C) and `share_logits` (B, C). The metadata are a `PortableSpec` as json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from centerhash.model import hub
 from centerhash.model.base import Model
 from centerhash.model.shares import label_weights
 from centerhash.model.spec import METADATA_KEY, PORTABLE, PortableSpec
-from centerhash.networks.engines import PortableNetwork, Runner, onnx_runner, streams
+from centerhash.networks.engines import PortableNetwork, Runner, onnx_runner
 
 # Protobuf, the format of ONNX files, allows no more.
 _MOST_BYTES = 2**31
@@ -36,16 +36,22 @@ _EXTERNAL_DATA = re.compile(rb"[\x00\x08]location")
 
 
 class PortableModel(Model):
-    """A trained hash function in one file.
+    """A trained hash function in one file, which needs no PyTorch.
 
-    The features of an image are its outputs side by side (`PortableSpec.outputs`), so that codes, labels and weights
-    are read off them; those of a model without a backbone are the features (N, D) that it was trained on.
+        model = centerhash.load("coco")
+        codes = model.encode(["a.jpg", "b.jpg"])        # (2, K) of -1 and +1
+        print(model.explain("a.jpg"))
+
+    The features of an image are all outputs side by side (`PortableSpec.outputs`), which contain logits and
+    probabilities. The features of a model without a backbone are those that it was trained on.
     """
 
     def __init__(self, spec: PortableSpec, file: Path) -> None:
         super().__init__()
         self.spec: PortableSpec = spec
         self.file, self.folder = file, file.parent
+        # A method would refer to this object, in a cycle with its encoders that would keep their threads alive.
+        self.content = partial(read_content, file, spec)
         self._columns: dict[str, slice] = {}
         start = 0
         for name, width in spec.outputs().items():
@@ -63,13 +69,9 @@ class PortableModel(Model):
             refuse_links(file.parent, (PORTABLE,))
         return cls(read_spec(file), file)
 
-    def content(self) -> bytes:
-        """Read the file, or raise DataError if it has changed since it was loaded."""
-        return _content(self.file, self.spec)
-
     @property
     def digest(self) -> str:
-        """Digest of the PyTorch model that the file was made of."""
+        """Digest of the PyTorch model that was exported to this file."""
         return self.spec.digest
 
     @property
@@ -90,8 +92,7 @@ class PortableModel(Model):
             features=spec.features,
             key=f"portable-{spec.digest[:12]}-{spec.network_checksum:08x}",
             outputs=tuple(self._columns),
-            # No method of this object: it keeps encoders of the network, and a cycle would keep their threads alive.
-            content=partial(_content, self.file, self.spec),
+            content=self.content,
         )
 
     def _outputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
@@ -117,7 +118,7 @@ class PortableModel(Model):
     @cached_property
     def _runner(self) -> Runner:
         """The compiled network of a model of features."""
-        return onnx_runner(self.content(), streams(), tuple(self._columns))
+        return onnx_runner(self.content(), tuple(self._columns))
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
@@ -156,7 +157,7 @@ class PortableModel(Model):
 
 
 def read_spec(file: Path) -> PortableSpec:
-    """Read the metadata of a model.onnx; DataError if the file is not a model, or not the one that was written."""
+    """Read the metadata of a model.onnx; DataError if the file is not a model, or is damaged."""
     import onnxruntime
 
     data = _read(file)
@@ -170,8 +171,9 @@ def read_spec(file: Path) -> PortableSpec:
         spec = PortableSpec.model_validate(verify_checksum(value, "its metadata"))
     # The errors of pydantic, of json and of ONNX Runtime have no common class.
     except Exception as error:
-        reason = first_line(error)
-        raise DataError(f"the model '{file}' is damaged or of another version: {reason}.") from None
+        raise DataError(
+            f"the model '{file}' is damaged or of another version: {first_line(error)}."
+        ) from None
     _check_network(file, data, spec)
     return spec
 
@@ -192,7 +194,8 @@ def _read(file: Path) -> bytes:
     return data
 
 
-def _content(file: Path, spec: PortableSpec) -> bytes:
+def read_content(file: Path, spec: PortableSpec) -> bytes:
+    """Read a model.onnx, or raise DataError if it is not the file with these metadata."""
     data = _read(file)
     _check_network(file, data, spec)
     return data

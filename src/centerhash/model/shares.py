@@ -1,4 +1,4 @@
-"""Weights of an image's labels in numpy: what `weights.py` computes with torch, for models without it."""
+"""Weights of an image's labels in numpy, for models that run without PyTorch; `weights.py` computes the same in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from centerhash.model.spec import Shares
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-# as in `weights.py`
+# These are the constants of `weights.py`.
 _ROUNDS, _SMALLEST_WEIGHT = 6, 1e-12
 
 
@@ -34,7 +34,7 @@ def label_weights(
         return equal_weights(labels).astype(np.float32)
     values = logits.astype(np.float64)
     common = (np.logaddexp(0, values) - values / 2).sum(axis=1, keepdims=True)
-    distances = np.maximum(common - values @ directions.T / 2, 0)  # Eq. (2) of the ICS paper
+    distances = np.maximum(common - values @ directions.T / 2, 0)  # Eq. (2)
     distances = np.where(labels, float(shares.scale or 0) * distances, 0)
     if shares.solver != "exact":
         return descended(distances, labels, shares).astype(np.float32)
@@ -43,12 +43,12 @@ def label_weights(
 
 
 def equal_weights(mask: Mask) -> Floats:
-    """Give every label of a row the weight 1/c."""
+    """Assign the weight 1/c to every label of a row (N, C)."""
     return np.asarray(mask / np.maximum(mask.sum(axis=1, keepdims=True), 1))
 
 
 def softmax_weights(scores: Floats, mask: Mask) -> Floats:
-    """Softmax of scores (N, C) over the mask; all zero if a row has no label."""
+    """Compute the softmax of scores (N, C) over the mask; zero for rows without labels."""
     filled = np.where(mask, scores, -np.inf)
     largest = np.maximum(filled.max(axis=1, keepdims=True), np.finfo(np.float64).min)
     weights: Floats = np.exp(filled - largest)

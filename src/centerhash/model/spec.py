@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from pathlib import PureWindowsPath
 from typing import Any, Literal, Self
 
@@ -14,9 +14,9 @@ from centerhash.codes import Codes, packed_width, unpack
 from centerhash.core.options import Options
 from centerhash.networks.head_options import HeadOptions
 
-# A fine-tuned backbone.
+# A fine-tuned backbone is stored next to its model.
 TUNED = "backbone.safetensors"
-# The whole model, which runs without PyTorch, and the key of `PortableSpec` in its metadata.
+# This file is the whole model, which runs without PyTorch. Its metadata have a `PortableSpec` at this key.
 PORTABLE, METADATA_KEY = "model.onnx", "centerhash"
 TORCH_FILES = ("model.json", "model.safetensors")
 FILES = (*TORCH_FILES, TUNED, PORTABLE)
@@ -57,8 +57,8 @@ class ModelSpec(Options):
         return self.backbone is not None and self.weights is not None and not self.tuned
 
     def without_paths(self) -> ModelSpec:
-        """Return the description without folders of this machine; names of files stay."""
-        # Windows' paths may have the separators of all systems.
+        """Return the description with names of files in place of paths."""
+        # A path of Windows may have the separators of any system.
         weights = None if self.weights is None else PureWindowsPath(self.weights).name
         return self.model_copy(update={"weights": weights, "method": PureWindowsPath(self.method).name})
 
@@ -76,7 +76,7 @@ class Preprocessing(Options):
 class Shares(Options):
     """How the weights of an image's labels are computed."""
 
-    # A softmax of the output share_logits over the labels, 1/c, or the weight step of the ICS paper.
+    # They are a softmax of the output share_logits over the labels, 1/c, or the weight step of the ICS paper.
     by: Literal["softmax", "equal", "ics"]
     beta: float | None = Field(None, gt=0, description="of ICS, Eq. (4)")
     entropy: float | None = Field(None, gt=0, description="of ICS: lambda, Eq. (10)")
@@ -157,8 +157,3 @@ class PortableSpec(Options):
             return None
         numbers = np.frombuffer(b64decode(self.directions, validate=True), "<f4")
         return numbers.reshape(len(self.classes), self.bits).astype(np.float32)
-
-
-def base64_of(array: NDArray[Any]) -> str:
-    """Return the bytes of an array as text."""
-    return b64encode(array.tobytes()).decode()

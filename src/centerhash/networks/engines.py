@@ -3,8 +3,8 @@
     engine = open_engine(get_backbone("efficientnet-lite0"))
     features = engine.features(pixels)
 
-`open_engine` gives the fastest one that is installed; all give the same features up to rounding. Importing this is
-quick: torch and the engines' libraries are imported when they are used, and torch only for backbones.
+All engines compute the same features up to rounding. Their libraries are imported when they are used, and torch only for
+backbones, so that this module is quick to import.
 """
 
 from __future__ import annotations
@@ -48,36 +48,38 @@ if TYPE_CHECKING:
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
-# one image (1, H, W, 3) to its features (1, D), or features (B, D) to outputs; from any thread
+# A compiled network maps an image (1, H, W, 3) to features (1, D), or features (B, D) to outputs, in any thread.
 Runner: TypeAlias = Callable[[NDArray[Any]], Floats]
 
-OPSET = 17
-# share of the largest feature; rounding was seen to change 2e-6 of it, 16-bit arithmetic 6e-2
-AGREEMENT = 1e-3
+_OPSET = 17
+# A compiled network may differ from PyTorch's by this share of its largest feature. Rounding was seen to change 2e-6 of
+# it, and 16-bit arithmetic 6e-2.
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class PortableNetwork:
-    """A whole model as one ONNX file: how it reads images, and its outputs, which stand side by side as features."""
+    """A whole model as one ONNX file, whose `outputs` side by side are the features (D) of an image.
+
+    Images are read as by a `Backbone`, and `key` identifies the features in caches.
+    """
 
     name: str
     resize: int
     crop: int
     interpolation: str
-    # D, the width of all outputs
     features: int
-    # identifies the features
     key: str
     outputs: tuple[str, ...]
     content: Callable[[], bytes] = field(compare=False)
 
 
-# With their libraries, the fastest first: the first that is installed is used without a GPU. PyTorch runs on any device.
+# Each engine is listed with its library, the fastest first; all but PyTorch run only on the CPU.
 ENGINES: Mapping[str, str] = {"openvino": "openvino", "onnx": "onnxruntime", "torch": "torch"}
 
 
 def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str:
-    """Return the engine to use on a device: as named, or PyTorch on a GPU and else the fastest that is installed."""
+    """Return the engine for a backbone on a device; "auto" is PyTorch on a GPU, else the fastest that is installed."""
     on_cpu = str(device).startswith("cpu")
     if name == "auto":
         installed = (engine for engine, library in ENGINES.items() if on_cpu and find_spec(library))
@@ -97,8 +99,10 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
     return name
 
 
-def choose_portable_engine(name: str = "auto", device: str | torch.device = "auto") -> str:
-    """Return the engine for a model in one ONNX file: as named, or ONNX Runtime, which starts faster than OpenVINO."""
+def choose_engine_of(network: Backbone | PortableNetwork, name: str, device: str | torch.device) -> str:
+    """Return the engine for a network on a device; for one ONNX file, "auto" is ONNX Runtime, which starts faster."""
+    if not isinstance(network, PortableNetwork):
+        return choose_engine(name, device)
     if name == "torch" or str(device) not in ("auto", "cpu"):
         raise ConfigError(
             f"this model is an ONNX file, which runs on the CPU, not by engine '{name}' on device '{device}'. Pass "
@@ -107,35 +111,30 @@ def choose_portable_engine(name: str = "auto", device: str | torch.device = "aut
     return choose_engine("onnx" if name == "auto" else name)
 
 
-def choose_engine_of(backbone: Backbone | PortableNetwork, name: str, device: str | torch.device) -> str:
-    """Return the engine to use for a network on a device; ConfigError for one that cannot run it."""
-    choose = choose_portable_engine if isinstance(backbone, PortableNetwork) else choose_engine
-    return choose(name, device)
-
-
 def open_engine(
     backbone: Backbone | PortableNetwork,
     engine: str = "auto",
     device: str | torch.device = "cpu",
     folder: Path | None = None,
 ) -> Engine:
-    """Load a backbone for use; converted networks are kept in `folder`, so that the next start is quick.
+    """Load a backbone into an engine; converted networks are kept in `folder`, so that the next start is quick.
 
-    A network that cannot be converted runs in PyTorch, with a warning that gives the reason; an engine chosen by name
-    raises ConfigError instead.
+    If a network cannot be converted, "auto" runs it in PyTorch with a warning that gives the reason, and an engine by
+    name raises ConfigError.
     """
-    chosen = choose_engine_of(backbone, engine, device)
+    name = choose_engine_of(backbone, engine, device)
     try:
         if isinstance(backbone, PortableNetwork):
-            return CompiledEngine(chosen, backbone, backbone.content(), backbone.outputs)
-        if chosen == "torch":
+            return CompiledEngine(name, backbone, backbone.content(), backbone.outputs)
+        if name == "torch":
             return TorchEngine(backbone, device)
-        return open_compiled(chosen, backbone, folder)
+        return open_compiled(name, backbone, folder)
+    # These are errors of the backbone itself, such as missing weights, which PyTorch would raise too.
     except CenterhashError:
-        raise  # of the backbone itself, such as missing weights: PyTorch would raise the same
-    # exporter and compilers raise nearly anything for operators that they do not know
+        raise
+    # The exporter and the compilers raise nearly any error for unknown operators.
     except Exception as error:
-        reason = f"{backbone.name} cannot be run by engine '{chosen}' ({first_line(error)})"
+        reason = f"{backbone.name} cannot be run by engine '{name}' ({first_line(error)})"
         if isinstance(backbone, PortableNetwork):
             raise DataError(f"{reason}.") from error
         if engine != "auto":
@@ -153,10 +152,7 @@ def check_pixels(pixels: Pixels, size: int) -> None:
 
 
 class TorchEngine:
-    """A backbone on one device; the whole batch goes through it at once.
-
-    `warnings` say why it is not the expected engine; mostly there are none.
-    """
+    """A backbone in PyTorch on one device; `warnings` gives the reason if it replaces another engine."""
 
     name = "torch"
 
@@ -171,7 +167,6 @@ class TorchEngine:
         import torch
 
         check_pixels(pixels, self.backbone.crop)
-
         with torch.inference_mode():
             batch = torch.from_numpy(pixels).to(self.device)
             features: Floats = self._network(batch).float().cpu().numpy()
@@ -179,10 +174,10 @@ class TorchEngine:
 
 
 class CompiledEngine:
-    """A backbone compiled for this CPU, by one stream per core, each with one image at a time.
+    """A backbone compiled for this CPU, in one stream per core, each of which computes one image at a time.
 
-    This is as fast as larger batches or faster (nothing waits for another core inside a layer), an image's features do
-    not depend on the batch that it came in, and a single image costs no more than one.
+    This is at least as fast as larger batches, since no core waits for another one inside a layer. The features of an
+    image do not depend on its batch, and a single image costs no more than in a batch.
     """
 
     warnings: tuple[str, ...] = ()
@@ -195,8 +190,8 @@ class CompiledEngine:
         outputs: tuple[str, ...] = ("features",),
     ) -> None:
         self.name, self.backbone = name, backbone
-        self._runner = _COMPILERS[name](model, streams(), outputs)
-        # once in this thread: OpenVINO sets up tables at its first call, and two first calls at once were seen to lock up
+        self._runner = _COMPILERS[name](model, outputs)
+        # OpenVINO creates tables at its first call, and two first calls at once were seen to lock up.
         first = self._runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
         if first.shape != (1, backbone.features):
             raise ValueError(f"its features have shape {first.shape}, not (1, {backbone.features})")
@@ -209,30 +204,37 @@ class CompiledEngine:
         return np.concatenate(list(self._streams.map(self._runner, singles)))
 
 
-# A network that is ready to run; safe to use from several threads.
+# Several threads may share an engine.
 Engine: TypeAlias = TorchEngine | CompiledEngine
 
 
 def streams() -> int:
-    """Return how many images are computed at once: PyTorch's number of threads, so that one setting decides both.
+    """Return the number of images to compute at once, which is PyTorch's number of threads.
 
-    If PyTorch is not loaded: OMP_NUM_THREADS, as PyTorch would read it, or the CPUs of this process.
+    If PyTorch is not loaded, it is OMP_NUM_THREADS, as PyTorch would read it, or the number of CPUs of this process.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
         threads: int = torch.get_num_threads()
         return threads
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    return int(named) if named.isdecimal() and int(named) > 0 else cpu_count()
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdecimal() and int(setting) > 0 else cpu_count()
 
 
 def open_compiled(name: str, backbone: Backbone, folder: Path | None) -> CompiledEngine:
-    """Compile a backbone, out of `folder` if it was converted before; raises whatever the libraries raise."""
+    """Compile a backbone, or the converted network in `folder` by the same libraries; any error of theirs is raised."""
     import torch
 
-    file = _stored_file(name, backbone, folder)
+    file = None
+    # The key of random weights does not identify the network.
+    if folder is not None and backbone.weights is not None:
+        packages = ("torch", "torchvision", "timm", ENGINES[name])
+        versions = "-".join(f"{package}{metadata.version(package)}" for package in packages)
+        key = re.sub(r"[^\w.+-]", "_", f"{backbone.key}-{versions}")
+        file = folder / f"{key}.npz"
     if file is not None and file.exists():
-        with suppress(DataError):  # a damaged file is converted again
+        # A damaged file is converted again.
+        with suppress(DataError):
             return CompiledEngine(name, backbone, read_npz(file, "onnx")["onnx"].tobytes())
     network = backbone.load()
     example = torch.zeros(1, backbone.crop, backbone.crop, 3, dtype=torch.uint8)
@@ -241,31 +243,18 @@ def open_compiled(name: str, backbone: Backbone, folder: Path | None) -> Compile
     _check_agreement(engine, network, backbone.crop)
     if file is not None:
         try:
-            # an .npz and not the bare bytes: it carries a checksum
+            # The bare bytes would have no checksum, as an .npz has.
             write_npz(file, {"onnx": np.frombuffer(model, dtype=np.uint8)})
         except OutputError as error:
-            reason = f"the converted network is not kept, so the next start converts it again: {error}"
-            engine.warnings = (reason,)
+            warning = f"the converted network is not kept, so the next start converts it again: {error}"
+            engine.warnings = (warning,)
     return engine
 
 
-def _stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path | None:
-    """Return where a converted backbone is kept: by its own key and the versions of all that decide the conversion.
-
-    None without a folder and for random weights, which no key tells apart from those of another network.
-    """
-    if folder is None or backbone.weights is None:
-        return None
-    packages = ("torch", "torchvision", "timm", ENGINES[engine])
-    versions = "-".join(f"{package}{metadata.version(package)}" for package in packages)
-    name = re.sub(r"[^\w.+-]", "_", f"{backbone.key}-{versions}")
-    return folder / f"{name}.npz"
-
-
 def _check_agreement(engine: CompiledEngine, network: nn.Module, size: int) -> None:
-    """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one.
+    """Compare a compiled network with PyTorch's on a random image of 8 x 8 squares; ValueError if they differ.
 
-    The image is random, of 8 x 8 squares.
+    Tracing records one path through the network, which may have others.
     """
     import torch
 
@@ -276,7 +265,8 @@ def _check_agreement(engine: CompiledEngine, network: nn.Module, size: int) -> N
     with torch.inference_mode():
         expected = network(torch.from_numpy(pixels)).float().numpy()
     largest = float(np.abs(engine.features(pixels) - expected).max())
-    if not largest <= AGREEMENT * float(np.abs(expected).max()):  # NaN is no agreement
+    # The comparison is negated so that NaN is an error.
+    if not largest <= _TOLERANCE * float(np.abs(expected).max()):
         raise ValueError(f"its features differ from PyTorch's by up to {largest:.2g}")
 
 
@@ -289,15 +279,14 @@ def traced(
     stream = io.BytesIO()
     names = (name, *outputs)
     with warnings.catch_warnings():
-        # The exporter by tracing is deprecated, and warns of every choice that tracing fixes; sizes are fixed
-        # here on purpose, and the result is compared with the network.
+        # The exporter warns that tracing is deprecated, and of each size that it fixes, which is intended.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
             (example,),
-            stream,  # type: ignore[arg-type]  # streams are taken as well
+            stream,  # type: ignore[arg-type]  # torch accepts streams too
             dynamo=False,
-            opset_version=OPSET,
+            opset_version=_OPSET,
             input_names=[name],
             output_names=list(outputs),
             dynamic_axes={axis: {0: "batch"} for axis in names} if any_batch else None,
@@ -305,14 +294,17 @@ def traced(
     return stream.getvalue()
 
 
-def onnx_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
-    """Compile by ONNX Runtime; any number of threads may run a session, so that `streams` is not needed."""
+def onnx_runner(model: bytes, outputs: tuple[str, ...]) -> Runner:
+    """Compile a network by ONNX Runtime, for any number of threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1  # the streams are the threads
-    options.enable_mem_pattern = False  # as quick without, and 15 MB smaller
-    options.log_severity_level = 3  # warnings are not for users; errors are raised
+    # The threads of the caller are the streams.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # A memory pattern needs 15 MB and saves no time.
+    options.enable_mem_pattern = False
+    # Errors are raised, and warnings are not for users.
+    options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
 
@@ -327,19 +319,17 @@ def _side_by_side(parts: list[NDArray[Any]]) -> Floats:
     return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
 
 
-def openvino_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
-    """Compile by OpenVINO in float32: its default is 16-bit arithmetic if the CPU has some, which flips bits of codes."""
+def openvino_runner(model: bytes, outputs: tuple[str, ...]) -> Runner:
+    """Compile a network by OpenVINO in float32; its default of 16-bit arithmetic on some CPUs flips bits of codes."""
     openvino = require("openvino")
-
-    settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "NUM_STREAMS": streams,
-        "INFERENCE_NUM_THREADS": streams,
-        "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
-    }
+    count = streams()
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": count, "INFERENCE_NUM_THREADS": count}
+    # Several processes would be pinned to the same cores.
+    settings["ENABLE_CPU_PINNING"] = False
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model), "CPU", settings)
-    local = threading.local()  # a request serves one thread at a time
+    # Only one thread at a time may use a request.
+    local = threading.local()
 
     def run(inputs: NDArray[Any]) -> Floats:
         request: Any = getattr(local, "request", None)

@@ -8,11 +8,12 @@ from pydantic import Field
 
 from centerhash.core.options import Options, setting
 
-LABEL_UNITS = 1024  # of the hidden layer before the labels' log-odds
+# The hidden layer of the label probabilities has this many units by default.
+LABEL_UNITS = 1024
 
 
 class HeadOptions(Options):
-    """Layers between the features and the bits; the defaults are what a validation split preferred."""
+    """Options of the layers from features to logits, with the best defaults on a validation split."""
 
     standardise: bool = Field(True, description="standardize every feature to mean 0 and variance 1")
     input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")

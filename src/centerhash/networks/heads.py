@@ -1,6 +1,8 @@
-"""The head: features (B, D) to logits (B, K), and optionally to class logits and labels' log-odds (B, C).
+"""The head of a hashing network: features (B, D) to logits (B, K), whose signs are the bits of the code.
 
-The options and the stored tensors of these two outputs are named `evidence` and `presence`.
+A head may have two more outputs for C classes. The softmax of the class logits (B, C) over the labels of an image gives
+their weights; the sigmoid of the log-odds (B, C) is the probability of each label. Options and tensors name these two
+outputs `evidence` and `presence`.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ from centerhash.core.errors import InputError
 from centerhash.losses.base import HeadOutput
 from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
-# share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
-# sign; about a hundred times what rounding was seen to change
-_DOUBT = 1e-4
+# Float32 rounding varies with the batch and may flip the sign of a small logit. Rows with a logit below this share of
+# their largest one (or of 1) are computed again in float64. The largest error seen was about a hundredth of the share.
+_UNSAFE_SHARE = 1e-4
 
 
 class Rotation(nn.Module):
-    """Rotates logits (B, K); the identity while the head learns, set once after that."""
+    """A rotation of logits (B, K) by an orthogonal matrix (K, K), which is the identity until the end of training.
+
+    A good rotation reduces the error of replacing the logits by their signs.
+    """
 
     matrix: Tensor
 
@@ -34,14 +39,14 @@ class Rotation(nn.Module):
         self.register_buffer("matrix", torch.eye(bits))
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Return logits in the coordinates whose signs are the code."""
+        """Return the rotated logits (B, K)."""
         return logits @ self.matrix
 
 
 class DivideAndEncode(nn.Module):
-    """Features (B, D) to logits (B, K): cut into K slices, each of which alone decides one bit.
+    """A linear layer from features (B, D) to logits (B, K), in which each logit depends only on its slice of features.
 
-    The first D mod K slices are one feature longer when K does not divide D.
+    The K slices have D/K features; if K does not divide D, the first D mod K slices have one more.
     """
 
     positions: Tensor
@@ -59,12 +64,13 @@ class DivideAndEncode(nn.Module):
         starts = (sizes.cumsum(dim=0) - sizes)[:, None]
         self.register_buffer("used", offsets < sizes[:, None], persistent=False)
         self.register_buffer("positions", (starts + offsets).clamp_max(features - 1), persistent=False)
-        bound = 1 / math.sqrt(int(sizes.max()))  # as nn.Linear
+        # nn.Linear draws its weights from the same range.
+        bound = 1 / math.sqrt(int(sizes.max()))
         self.weight = nn.Parameter(torch.empty(self.positions.shape).uniform_(-bound, bound) * self.used)
         self.bias = nn.Parameter(torch.empty(bits).uniform_(-bound, bound))
 
     def forward(self, features: Tensor) -> Tensor:
-        """One inner product per slice; the padding of the shorter slices has no weight and no gradient."""
+        """Compute an inner product per slice; the padding of shorter slices has no weight and no gradient."""
         slices = features.index_select(1, self.positions.flatten()).view(
             features.shape[0], *self.positions.shape
         )
@@ -72,16 +78,16 @@ class DivideAndEncode(nn.Module):
 
 
 class Dropout(nn.Dropout):
-    """Dropout whose masks are quick to draw on a CPU, where torch's own take half as long as the matrix products."""
+    """Dropout with faster masks on a CPU, where drawing torch's masks takes half as long as the matrix products."""
 
     def forward(self, units: Tensor) -> Tensor:
-        """Return units (B, U), some of them 0 while the head learns."""
+        """Return units (B, U), some of which are 0 in train mode."""
         return units * self.mask(units.shape, units) if self.training and self.p else units
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return what a batch of this shape is multiplied by: 0 with probability p, else 1 / (1 - p).
+        """Draw a mask of a shape, of the type and device of `like`: 0 with probability p, else 1 / (1 - p).
 
-        If p is a multiple of 1/256, a random word stands for eight entries, and numpy compares them, seven times as
+        If p is a multiple of 1/256, each byte of a random word decides an entry; numpy compares bytes seven times as
         fast as torch.
         """
         least = 256 * self.p
@@ -94,26 +100,19 @@ class Dropout(nn.Dropout):
 
 
 class IsolatedDropout(Dropout):
-    """Dropout that leaves the stream of random numbers as it found it, so that it does not change other layers."""
+    """Dropout that restores the state of torch's random generator, so that other layers draw the same masks."""
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return the mask as of any dropout."""
+        """Draw the mask of `Dropout`."""
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
             return super().mask(shape, like)
 
 
-class LabelLayers(nn.Sequential):
-    """Standardized features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
-
-    def __init__(self, features: int, units: int, classes: int, dropout: float) -> None:
-        hidden = (nn.Linear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
-        super().__init__(*hidden, IsolatedDropout(dropout), nn.Linear(units, classes))
-
-
 class Outputs(nn.Module):
-    """The last layers: logits (B, K) and class logits (B, C) of the last hidden layer, labels' log-odds (B, C).
+    """The last layers of a head with more outputs than the logits (B, K), all of which become a `HeadOutput`.
 
-    Class logits and log-odds learn without shaping that layer, so codes are the same with and without them.
+    The class logits (B, C) are a linear layer on the last hidden layer. The log-odds (B, C) are a network with one hidden
+    layer on the features. Their gradients do not reach other layers, so that codes are the same with and without them.
     """
 
     def __init__(
@@ -122,11 +121,15 @@ class Outputs(nn.Module):
         super().__init__()
         self.code = code
         self.evidence = nn.Linear(width, classes) if options.evidence else None
-        units = options.presence_hidden or LABEL_UNITS
-        self.presence = LabelLayers(features, units, classes, options.dropout) if options.presence else None
+        self.presence: nn.Sequential | None = None
+        if options.presence:
+            units = options.presence_hidden or LABEL_UNITS
+            hidden = (nn.Linear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
+            dropout = IsolatedDropout(options.dropout)
+            self.presence = nn.Sequential(*hidden, dropout, nn.Linear(units, classes))
 
     def forward(self, hidden: Tensor, features: Tensor) -> HeadOutput:
-        """Compute all outputs for hidden (B, H), and for the standardized features (B, D) that it was made of."""
+        """Compute all outputs from the last hidden layer (B, H) and from standardized features (B, D)."""
         return HeadOutput(
             self.code(hidden),
             None if self.evidence is None else self.evidence(hidden.detach()),
@@ -135,7 +138,7 @@ class Outputs(nn.Module):
 
 
 class Head(nn.Sequential):
-    """The layers from features (B, D) to a `HeadOutput`; models and checkpoints store them by their numbers."""
+    """The layers from features (B, D) to a `HeadOutput`; stored tensors are named by the position of their layer."""
 
     @property
     def rotation(self) -> Rotation | None:
@@ -144,7 +147,7 @@ class Head(nn.Sequential):
 
     @torch.no_grad()
     def add_to_evidence(self, offsets: Tensor) -> None:
-        """Add offsets (C,) to the class logits of all images."""
+        """Add offsets (C,) to the class logits of all images, in place."""
         last = self[-1]
         assert isinstance(last, Outputs)
         assert last.evidence is not None
@@ -158,22 +161,23 @@ class Head(nn.Sequential):
                 output: HeadOutput = layer(hidden, features if inputs is None else inputs)
                 return output
             hidden = layer(hidden)
-            # the first dropout is the one that standardized features go through
+            # The first dropout returns the standardized features.
             if inputs is None and isinstance(layer, nn.Dropout):
                 inputs = hidden
         return HeadOutput(hidden)
 
 
 def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> Head:
-    """Standardize, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
+    """Build a head: batch norm, dropout, then (linear, batch norm, ReLU, dropout) per hidden layer, then linear to K.
 
-    With `options.evidence` or `options.presence` the last layer also has these outputs for C classes.
+    If `options.evidence` or `options.presence` is set, it also has these outputs for C classes.
     """
     layers: list[nn.Module] = [nn.BatchNorm1d(features, affine=False)] if options.standardise else []
     layers.append(Dropout(options.input_dropout))
     width = features
     for hidden in options.hidden:
-        layers.append(nn.Linear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
+        # The bias of a batch norm replaces that of the layer before it.
+        layers.append(nn.Linear(width, hidden, bias=not options.hidden_norm))
         if options.hidden_norm:
             layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), Dropout(options.dropout)]
@@ -190,29 +194,29 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
 
 
 def float_rows(features: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Tensor:
-    """Return some rows of features (N, D) as float32 for a head; torch widens halves ten times as fast as numpy.
+    """Return rows of features (N, D) as float32; torch converts from float16 ten times as fast as numpy.
 
-    Rows of a slice may share memory with the features: they are for reading.
+    Rows of a slice may share memory with the features, so do not change them.
     """
     return torch.from_numpy(np.require(features[rows], requirements=["C", "W"])).float()
 
 
 class BatchInvariantHead:
-    """A trained head whose signs do not depend on the batch that they are computed in."""
+    """A trained head whose codes do not depend on which rows are computed together."""
 
     def __init__(self, head: Head) -> None:
         self._head = head.eval()
         self._precise = copy.deepcopy(head).double()
 
     def outputs(self, features: NDArray[Any]) -> HeadOutput:
-        """Compute the outputs of the head for features (N, D), in float64."""
+        """Compute the outputs of the head for features (N, D), as float64."""
         with torch.inference_mode():
             rows = float_rows(features)
             output: HeadOutput = self._head(rows).each(Tensor.double)
             sizes = output.logits.abs()
-            doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
-            if bool(doubtful.any()):
-                for part, better in zip(output, self._precise(rows[doubtful].double()), strict=True):
-                    if part is not None:
-                        part[doubtful] = better
+            unsafe = (sizes < _UNSAFE_SHARE * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
+            if bool(unsafe.any()):
+                for values, precise in zip(output, self._precise(rows[unsafe].double()), strict=True):
+                    if values is not None:
+                        values[unsafe] = precise
             return output

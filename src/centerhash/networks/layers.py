@@ -1,4 +1,4 @@
-"""What goes around a network: its preprocessing in front, and batch norms folded for use without training."""
+"""Preprocessing of images inside a network, and batch norms that are folded into the convolutions before them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
 class Normalized(nn.Module):
-    """A network behind its preprocessing, so that uint8 pixels are what travels between devices."""
+    """A network with its preprocessing, so that uint8 pixels are copied between devices, not floats."""
 
     shift: Tensor
     scale: Tensor
@@ -23,16 +23,16 @@ class Normalized(nn.Module):
             self.register_buffer(name, torch.tensor(values).reshape(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features (B, D) of uint8 images (B, H, W, 3)."""
+        """Compute features (B, D) of uint8 images (B, H, W, 3)."""
         pixels = images.permute(0, 3, 1, 2).float().sub(self.shift).div(self.scale)
         features: Tensor = self.network(pixels)
         return features
 
 
 def fold_batch_norms(network: nn.Module) -> None:
-    """Fold every batch norm into the convolution before it, in place: the same features in two thirds of the time.
+    """Fold every batch norm into the convolution before it, in place, which saves a third of the time.
 
-    timm's norms carry their activation with them, which stays where the norm was.
+    The activations that timm's norms contain replace the norms.
     """
     names = list(network._modules)
     for before, after in pairwise(names):

@@ -1,7 +1,7 @@
-"""A backbone in two: a trunk that stays as it is, and a tail that is trained on maps of the trunk, computed once.
+"""A backbone in two parts: a frozen trunk, whose maps are computed once, and a tail that is trained on these maps.
 
-Both are made of the network's own layers: training the tail changes the whole network. Maps are kept on disk as float16,
-plain and mirrored.
+Both parts consist of the network's own layers, so that training the tail changes the whole network. Maps are stored as
+float16, plain and mirrored.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import ArrayCache
 from centerhash.networks.encoder import Encoder, content_keys, fill_cache
 
-# of the largest feature, between the network and its two parts: other kernels round otherwise
-_AGREEMENT = 1e-4
-_SHARD_BYTES = 32 << 20  # a few seconds of work
-_SPARE_BYTES = 1 << 30  # of the disk, which are left alone
+# The features of the two parts may differ from the network's by this share of the largest one, since kernels differ.
+_TOLERANCE = 1e-4
+# A shard of the cache is a few seconds of work.
+_SHARD_BYTES = 32 << 20
+_FREE_DISK_BYTES = 1 << 30
 
-Maps: TypeAlias = NDArray[np.float16]  # (n, D), flattened
+# (n, D), flattened
+Maps: TypeAlias = NDArray[np.float16]
 
 
 class _Tokens(nn.Module):
-    """All that a vision transformer of timm does before its first block."""
+    """The layers of a timm vision transformer before its first block."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -46,41 +48,38 @@ class _Tokens(nn.Module):
 
 
 class _TokenPool(nn.Module):
-    """All that a vision transformer of timm does after its last block."""
+    """The layers of a timm vision transformer after its last block."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.norm = network.norm
-        for name in ("attn_pool", "fc_norm"):  # so that they are trained
+        # These layers are used by `forward_head`, and registered so that they are trained.
+        for name in ("norm", "attn_pool", "fc_norm"):
             self.add_module(name, getattr(network, name))
-        self._network = [network]  # in a list: its other layers are no part of this one
+        # torch does not register a network in a list, so that its other layers are not trained.
+        self._network = [network]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        features: Tensor = self._network[0].forward_head(self.norm(tokens))
+        (network,) = self._network
+        features: Tensor = network.forward_head(network.norm(tokens))
         return features
 
 
 def stages_of(network: nn.Module) -> tuple[list[nn.Module], int]:
-    """Return a network as stages to be run one after the other, and how many of the last are worth training.
-
-    ConfigError for a network of another family than EfficientNet, ResNet, AlexNet and vision transformers.
-    """
+    """Return the stages of a network, which run one after the other, and how many of the last are worth training."""
     layers: dict[str, Any] = dict(network.named_children())
     if layers.keys() >= {"conv_stem", "bn1", "blocks", "conv_head", "bn2", "global_pool"}:
         *blocks, last = layers["blocks"]
         top = nn.Sequential(last, layers["conv_head"], layers["bn2"], layers["global_pool"])
         return [nn.Sequential(layers["conv_stem"], layers["bn1"]), *blocks, top], 2
     if layers.keys() >= {"conv1", "bn1", "maxpool", "layer1", "layer2", "layer3", "layer4"}:
-        stem = nn.Sequential(
-            layers["conv1"], layers["bn1"], layers.get("relu") or layers["act1"], layers["maxpool"]
-        )
-        top = nn.Sequential(layers["layer4"], layers.get("avgpool") or layers["global_pool"], nn.Flatten())
+        activation = layers.get("relu") or layers["act1"]
+        pool = layers.get("avgpool") or layers["global_pool"]
+        stem = nn.Sequential(layers["conv1"], layers["bn1"], activation, layers["maxpool"])
+        top = nn.Sequential(layers["layer4"], pool, nn.Flatten())
         return [stem, layers["layer1"], layers["layer2"], layers["layer3"], top], 1
     if layers.keys() == {"features", "avgpool", "classifier"}:
-        return [
-            nn.Sequential(layers["features"], layers["avgpool"]),
-            nn.Sequential(nn.Flatten(), layers["classifier"]),
-        ], 1
+        top = nn.Sequential(nn.Flatten(), layers["classifier"])
+        return [nn.Sequential(layers["features"], layers["avgpool"]), top], 1
     if layers.keys() >= {"patch_embed", "blocks", "norm", "fc_norm"} and hasattr(network, "_pos_embed"):
         *blocks, last = layers["blocks"]
         return [_Tokens(network), *blocks, nn.Sequential(last, _TokenPool(network))], 2
@@ -92,20 +91,21 @@ def stages_of(network: nn.Module) -> tuple[list[nn.Module], int]:
 
 @dataclass(frozen=True)
 class SplitBackbone:
-    """A backbone whose last `stages` are trained on the maps of the others."""
+    """A backbone whose last `stages` are trained on the maps of the others.
+
+    The maps of an image have a `shape`; flattened, they are the features of the trunk.
+    """
 
     whole: Backbone
-    # its features are the maps, flattened
     trunk: Backbone
     stages: int
-    # of the map of one image
     shape: tuple[int, ...]
 
     def trainable(self) -> tuple[nn.Module, nn.Module]:
-        """Return the whole network with its preprocessing, and the tail that is a part of it: maps to features.
+        """Return the whole network with its preprocessing, and its tail, from maps to features.
 
-        Depthwise kernels of the tail stay as they are: they are 4 % of the weights of EfficientNet-Lite0's last two
-        stages, and their gradients are slow on a CPU.
+        Depthwise kernels of the tail are frozen, since their gradients are slow on a CPU. They are 4 % of the weights of
+        EfficientNet-Lite0's last two stages.
         """
         whole = self.whole.trainable()
         network: Any = whole.network
@@ -117,9 +117,9 @@ class SplitBackbone:
 
 
 def split_backbone(backbone: Backbone, stages: int | None = None) -> SplitBackbone:
-    """Split a backbone before its last `stages`; None: as many as its family is worth.
+    """Split a backbone before its last `stages`, by default as many as are worth training.
 
-    The two parts are compared with the whole once, on a random image.
+    The two parts are compared with the whole network on a random image.
     """
     network: Any = backbone.trainable().eval()
     parts, usual = stages_of(network.network)
@@ -135,7 +135,7 @@ def split_backbone(backbone: Backbone, stages: int | None = None) -> SplitBackbo
         network.network = nn.Sequential(*parts[:-count])
         maps = network(pixels)
         features = nn.Sequential(*parts[-count:])(maps)
-    tolerance = _AGREEMENT * float(expected.abs().max())
+    tolerance = _TOLERANCE * float(expected.abs().max())
     if features.shape != expected.shape or not float((features - expected).abs().max()) <= tolerance:
         raise ConfigError(
             f'the stages of {backbone.name} do not add up to the network: use `finetune="all"`.'
@@ -152,33 +152,29 @@ def split_backbone(backbone: Backbone, stages: int | None = None) -> SplitBackbo
 
 
 class MapTable(NamedTuple):
-    """Maps of image files by their content keys, plain and mirrored ones; images that cannot be read by their row."""
+    """Maps of image files in two caches, plain and mirrored, and the errors of broken images by row."""
 
     keys: list[str]
-    plain: ArrayCache
-    mirrored: ArrayCache
+    caches: list[ArrayCache]
     broken: dict[int, ImageError]
 
     def read(self, rows: Sequence[int], mirrored: bool = False) -> Maps:
-        """Return maps (n, D) of some images."""
-        return (self.mirrored if mirrored else self.plain).read([self.keys[row] for row in rows])
+        """Return the flattened maps (n, D) of some images."""
+        return self.caches[mirrored].read([self.keys[row] for row in rows])
 
 
 def compute_maps(
     paths: Sequence[Path], flipped: Sequence[int], encoder: Encoder, cache: Path, progress: Progress
 ) -> MapTable:
-    """Return the maps of image files, and of the rows `flipped` the mirrored ones too; those in the cache are read.
-
-    `encoder` is one of the trunk.
-    """
+    """Compute maps of image files, and of the mirrored rows `flipped`, by an encoder of the trunk, unless cached."""
     trunk = encoder.backbone
     folder = cache / "maps" / trunk.key
     caches = [ArrayCache(Path(f"{folder}{end}"), trunk.features, np.float16) for end in ("", "-mirrored")]
     keys, broken = content_keys(paths)
     missing = []
     for store, rows in zip(caches, (range(len(paths)), flipped), strict=True):
-        known = store.available(keys.values())
-        missing.append([row for row in rows if row in keys and keys[row] not in known])
+        available = store.available(keys.values())
+        missing.append([row for row in rows if row in keys and keys[row] not in available])
     total, count, size = len(paths) + len(flipped), sum(map(len, missing)), 2 * trunk.features
     _check_disk(cache, size * count)
     note = f"{size * count / 1e9:.1f} GB into {cache / 'maps'}" if count else ""
@@ -187,20 +183,20 @@ def compute_maps(
     shard = max(1, _SHARD_BYTES // size)
     for mirrored, (store, rows) in enumerate(zip(caches, missing, strict=True)):
         readable = [row for row in rows if row not in broken]
-        for step in fill_cache(store, paths, keys, readable, encoder, shard, mirrored=bool(mirrored)):
-            broken |= step.broken
-            done += step.seen
+        for batch in fill_cache(store, paths, keys, readable, encoder, shard, mirrored=bool(mirrored)):
+            broken |= batch.broken
+            done += batch.size
             progress("maps", done, total, note)
     progress("maps", total, total, note)
-    return MapTable([keys.get(row, "") for row in range(len(paths))], caches[0], caches[1], broken)
+    return MapTable([keys.get(row, "") for row in range(len(paths))], caches, broken)
 
 
 def _check_disk(cache: Path, needed: int) -> None:
-    """Reject work whose result the disk cannot hold, before it starts."""
-    home = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(home).free
-    if needed + _SPARE_BYTES > free:
+    """Raise OutputError if the disk cannot hold the maps."""
+    existing = next(folder for folder in (cache, *cache.absolute().parents) if folder.exists())
+    available = shutil.disk_usage(existing).free
+    if needed + _FREE_DISK_BYTES > available:
         raise OutputError(
-            f"the maps need {needed / 1e9:.1f} GB in '{cache}', which has {free / 1e9:.1f} GB free: train fewer stages "
-            "(`stages=`), use fewer images, or name another folder as `cache=`."
+            f"the maps need {needed / 1e9:.1f} GB in '{cache}', which has {available / 1e9:.1f} GB free: train fewer "
+            "stages (`stages=`), use fewer images, or name another folder as `cache=`."
         )

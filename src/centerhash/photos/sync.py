@@ -225,7 +225,7 @@ class _Sync:
         if images:
             with closing(self.index.encoder().stream(list(images.values()))) as steps:
                 for step in steps:
-                    features |= {rows[at]: one for at, one in zip(step.places, step.features, strict=True)}
+                    features |= {rows[at]: one for at, one in zip(step.positions, step.features, strict=True)}
                     broken |= {rows[at]: error for at, error in step.broken.items()}
         return features, broken
 

@@ -149,7 +149,7 @@ def model_spec(
             "weights": None if config.weights is None else str(Path(config.weights).resolve()),
             "crop": backbone.crop,
             "pool": backbone.pool,
-            "backbone_key": backbone.key if backbone.is_here else None,
+            "backbone_key": backbone.key if backbone.is_local else None,
         }
     return ModelSpec(
         method=config.method,
