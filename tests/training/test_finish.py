@@ -18,6 +18,7 @@ from centerhash.centers import hash_centers
 from centerhash.data import Dataset
 from centerhash.methods.shallow.projections import ITQ
 from centerhash.networks.heads import Head, HeadOptions
+from centerhash.training import finish
 from centerhash.training.finish import code_rotation, label_threshold, read_code
 from centerhash.weights import class_sizes, softmax_weights
 from tests.toys import feature_dataset
@@ -112,11 +113,12 @@ def test_threshold_has_the_best_f1() -> None:
     assert label_threshold(logits, labels, centers) == pytest.approx(cut, abs=1e-5)
 
 
-def test_threshold_reads_bounded_entries() -> None:
+def test_label_threshold_of_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish, "_MOST_SIMILARITIES", 8)
     centers = torch.from_numpy(hash_centers(4, 8)).float()
     labels = np.eye(4, dtype=bool)
     spoiled = np.concatenate([labels[:2], labels[:1:-1]])
-    assert label_threshold(centers.numpy(), spoiled, centers, entries=8) == pytest.approx(1)
+    assert label_threshold(centers.numpy(), spoiled, centers) == pytest.approx(1)
 
 
 # Sizes of classes: learned from areas for the weights, and for nothing else

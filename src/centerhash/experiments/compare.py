@@ -18,11 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from markupsafe import Markup
 
-from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.core.rendering import templates_of
@@ -34,8 +32,8 @@ from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, tra
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import Head
-from centerhash.training.finish import code_rotation, rotation_sample
-from centerhash.training.run_folder import drop_checkpoints, logits_in_chunks, write_code_files
+from centerhash.training.finish import code_rotation, rotation_rows
+from centerhash.training.run_folder import drop_checkpoints, write_code_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,17 +91,18 @@ def train_and_evaluate(
     else:
         model = setup.train(task)
         train_seconds = time.perf_counter() - started
-    trained, splits = time.perf_counter(), setup.dataset.splits
-    query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
+    trained = time.perf_counter()
+    codes = setup.encode(model)
     encoded = time.perf_counter()
-    depths = [depth for depth in plots.DEPTHS if depth <= len(database)]
-    result = setup.evaluate(model.bits, query, database, precision_at=depths)
+    query_count, database_count = (len(side.packed) for side in codes)
+    depths = [depth for depth in plots.DEPTHS if depth <= database_count]
+    result = setup.evaluate(codes, precision_at=depths)
     row = {
         "config": dict(task.resolved),
         "evaluation": rounded(result.to_dict()),
         "train_seconds": round(train_seconds, 3),
         "encode_seconds": round(encoded - trained, 3),
-        "images_per_second": round((len(query) + len(database)) / (encoded - trained), 1),
+        "images_per_second": round((query_count + database_count) / (encoded - trained), 1),
         "evaluate_seconds": round(time.perf_counter() - encoded, 3),
         "threads": torch.get_num_threads(),
     }
@@ -117,7 +116,7 @@ def train_and_evaluate(
     folder = run_folder(out, task)
     if keep:
         model.save(make_folder(folder))
-        write_code_files(folder, model.bits, (query, database), setup.dataset, splits)
+        write_code_files(folder, codes)
         drop_checkpoints(folder)
         row["run"] = folder.relative_to(out).as_posix()
     else:
@@ -129,18 +128,11 @@ def train_and_evaluate(
 
 def rotated_result(setup: EvaluationSetup, model: HashModel) -> Evaluation:
     """Evaluate the other form of a deep model's logits: as trained if it rotates them, else rotated."""
-    splits = setup.dataset.splits
     if isinstance(model.network, Head) and model.network.rotation is not None:
         rotation = model.network.rotation.matrix.double().numpy().T
     else:
-        rotation = code_rotation(model.logits(setup.features[splits.train[rotation_sample(splits.train)]]))
-    query, database = (
-        np.concatenate(
-            [pack(binarize(logits @ rotation)) for _, logits in logits_in_chunks(model, setup.features, rows)]
-        )
-        for rows in (splits.query, splits.database)
-    )
-    return setup.evaluate(model.bits, query, database)
+        rotation = code_rotation(model.logits(setup.features[rotation_rows(setup.dataset.splits.train)]))
+    return setup.evaluate(setup.encode(model, rotation))
 
 
 def read_results(folder: str | Path) -> list[Row]:

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import make_folder
 from centerhash.core.options import joined, read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
-from centerhash.evaluation import Evaluation, evaluate
+from centerhash.encoding.code_files import CodeFile, evaluate_codes_of
+from centerhash.evaluation import Evaluation
 from centerhash.experiments.search_spaces import Setting, training_options
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
@@ -30,8 +29,8 @@ from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import EpochRow, RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.pipeline import fit_in_folder, fit_model
-from centerhash.training.run_folder import fingerprint, open_run, packed_codes
+from centerhash.training.pipeline import encode_splits, fit_model
+from centerhash.training.run_folder import fingerprint, open_run
 
 # one stored result, ready for json
 Row: TypeAlias = dict[str, Any]
@@ -159,10 +158,10 @@ class EvaluationSetup:
         Return the model, this setup with the features of its network, and the seconds of all epochs.
         """
         logs = list[list[EpochRow]]()
-        # no other run can use the features of this network: they would fill the cache
+        # No other run can use the features of this network: they would fill the cache.
         context = replace(self._context(task.config), on_epoch=logs.append, cache_tuned=False)
-        with open_run(make_folder(folder), self.dataset, task.config, context.group):
-            fit = fit_in_folder(folder, self.dataset, task.config, context)
+        with open_run(folder, self.dataset, task.config, context) as context:
+            fit = fit_model(self.dataset, task.config, context)
         seconds = sum(row["seconds"] for row in logs[-1]) if logs else 0.0
         return fit.model, replace(self, features=fit.features), seconds
 
@@ -170,25 +169,13 @@ class EvaluationSetup:
         group = join_processes(str(self.context.group.device), config.precision)
         return replace(self.context, group=group)
 
-    def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
-        """Pack the codes of some images, with only a few thousand rows of features in memory at a time."""
-        return packed_codes(model, self.features, [rows])[0]
+    def encode(self, model: HashModel, rotation: NDArray[Any] | None = None) -> tuple[CodeFile, CodeFile]:
+        """Encode the queries and the database, after a `rotation` (K, K) of the logits if there is one."""
+        return encode_splits(model, self.features, self.dataset, rotation=rotation)
 
-    def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
+    def evaluate(self, codes: tuple[CodeFile, CodeFile], **settings: Any) -> Evaluation:
         """Evaluate the codes of the queries against those of the database."""
-        splits, labels = self.dataset.splits, self.dataset.labels
-        return evaluate(
-            query,
-            database,
-            labels[splits.query],
-            labels[splits.database],
-            k=self.k,
-            bits=bits,
-            query_ids=splits.query,
-            database_ids=splits.database,
-            exclude_self=self.exclude_self,
-            **settings,
-        )
+        return evaluate_codes_of(*codes, k=self.k, exclude_self=self.exclude_self, **settings)
 
 
 @dataclass(frozen=True)
