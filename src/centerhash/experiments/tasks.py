@@ -29,7 +29,7 @@ from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import EpochRow, RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.pipeline import encode_splits, fit_model
+from centerhash.training.pipeline import encode_splits, fit_frozen, fit_model
 from centerhash.training.run_folder import fingerprint, open_run
 
 # one stored result, ready for json
@@ -149,8 +149,7 @@ class EvaluationSetup:
         """Train the model of a task on frozen features."""
         if trains_network(task.config):
             raise ConfigError("this experiment compares methods on frozen features: omit `finetune=`.")
-        context = self._context(task.config)
-        return fit_model(self.dataset, task.config, context, self.features, general_code=False).model
+        return fit_frozen(self.dataset, self.features, task.config, self._context(task.config))
 
     def finetune(self, task: Task, folder: Path) -> tuple[HashModel, EvaluationSetup, float]:
         """Train network and head of a task into the folder of its run, which resumes an interrupted one.

@@ -25,6 +25,7 @@ from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.methods.registry import get_method
 from centerhash.model.model import load_tensors, save_tensors, with_prefix
+from centerhash.model.spec import ShorterCode
 from centerhash.networks.heads import build_head, float_rows
 from centerhash.training.config import TrainConfig
 from centerhash.training.context import EpochRow, Measure, RunContext
@@ -64,27 +65,27 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def make_objective(config: TrainConfig, labels: NDArray[np.bool_]) -> HashingLoss:
-    """Make the loss of a deep method for training labels (n, C), with the centers (C, K) of a central one."""
-    method, classes, lengths = get_method(config.method), labels.shape[1], config.lengths
+    """Create the loss of a resolved configuration for training labels (n, C), and the centers of a central method."""
+    method, classes = get_method(config.method), labels.shape[1]
     centers = None
     if method.family == "central":
         assign = config.assignment == "cooccurrence"
         if config.shorter:
-            codes = nested_centers(lengths, labels, config.seed, config.centers, assign=assign)
+            codes = nested_centers(config.lengths, labels, config.seed, config.centers, assign=assign)
         else:
             codes = hash_centers(classes, config.bits, config.seed, config.centers)
             codes = assign_centers(codes, labels) if assign else codes
         centers = torch.from_numpy(codes)
-    options_by_length = (*(code.options for code in config.shorter), config.options)
+    lengths: tuple[ShorterCode | TrainConfig, ...] = (*config.shorter, config)
     losses = {
-        bits: method.create(
-            method.options(options, bits),
-            centers=None if centers is None else centers[:, :bits],
+        length.bits: method.create(
+            length.options,
+            centers=None if centers is None else centers[:, : length.bits],
             classes=classes,
-            bits=bits,
+            bits=length.bits,
             seed=config.seed,
         )
-        for bits, options in zip(lengths, options_by_length, strict=True)
+        for length in lengths
     }
     return NestedLoss(losses) if config.shorter else losses[config.bits]
 

@@ -43,34 +43,20 @@ from centerhash.training.loop import fit_head, make_objective
 _CHUNK = 8192
 
 
-def fit_model(
-    dataset: Dataset,
-    config: TrainConfig,
-    context: RunContext,
-    features: NDArray[Any] | None = None,
-    *,
-    general_code: bool = True,
-) -> Fit:
-    """Train a model by a resolved configuration.
-
-    `features` (N, D) are those of the frozen backbone, if they are known. Without `general_code`, a model on frozen
-    features has none.
-    """
+def fit_model(dataset: Dataset, config: TrainConfig, context: RunContext) -> Fit:
+    """Train a model with a general code by a resolved configuration."""
     if config.finetune != "off":
         return fit_finetuned(dataset, config, context)
-    splits = dataset.splits
-    if features is None:
-        features, splits = dataset_features(dataset, backbone_of(config), context)
+    features, splits = dataset_features(dataset, backbone_of(config), context)
     model = fit_frozen(dataset.with_splits(splits), features, config, context)
-    if general_code:
-        model = with_general_code(model, features, context.split_validation(splits.train)[0])
-    return Fit(model, features, splits)
+    rows, _ = context.split_validation(splits.train)
+    return Fit(with_general_code(model, features, rows), features, splits)
 
 
 def fit_frozen(
     dataset: Dataset, features: NDArray[Any], config: TrainConfig, context: RunContext
 ) -> HashModel:
-    """Train a model by a resolved configuration on features (N, D) of a dataset's images."""
+    """Train a model without a general code by a resolved configuration on features (N, D) of a dataset."""
     rows, validation = context.split_validation(dataset.splits.train)
     labels, method = dataset.labels[rows], get_method(config.method)
     backbone = backbone_of(config) if dataset.kind == "images" else None
