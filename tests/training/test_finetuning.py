@@ -111,7 +111,7 @@ def test_inputs_depend_on_seed_epoch_and_image(tmp_path: Path) -> None:
 
 def test_plain_inputs_are_what_is_encoded(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 3)
-    batches = list(plain_inputs(paths, WHOLE, batch=2))
+    batches = list(plain_inputs(paths, WHOLE, size=2))
     assert [len(batch) for batch in batches] == [2, 1]
     for path, pixels in zip(paths, torch.cat(batches), strict=True):
         assert np.array_equal(pixels.numpy(), pixels_of(path, WHOLE))

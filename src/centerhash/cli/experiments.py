@@ -67,9 +67,9 @@ def compare(
         tasks = plan_tasks(names, arguments.read_bits(bits), seeds, per_method, training, points)
         network = shared_backbone(training)
         source = Source(data, k, validation, cache, device, skip_broken, root, lists, network)
-        left = len(planned_runs(tasks, out, keep))
-        finished = f"; the other {len(tasks) - left:,} are finished" if left < len(tasks) else ""
-        console.log(f"{left:,} of {len(tasks):,} training runs to do{finished}")
+        planned = len(planned_runs(tasks, out, keep))
+        finished = f"; the other {len(tasks) - planned:,} are finished" if planned < len(tasks) else ""
+        console.log(f"{planned:,} of {len(tasks):,} training runs to do{finished}")
         reporting: dict[str, Any] = {"on_done": console.report_task, "warn": console.warn, "jobs": jobs}
         with console.progress() as progress:
             rows, failed = run(

@@ -171,9 +171,6 @@ def precision_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[flo
     return [float(depth) for depth in evaluations[0]["precision"]], means.tolist()
 
 
-# Codes
-
-
 def code_heat_map(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None) -> Figure:
     """Draw the mean value of every bit (K) over the items of each class, for the most frequent classes.
 

@@ -33,8 +33,7 @@ from centerhash.training.config import backbone_of
 from centerhash.training.run_folder import versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-# The entries that every row has, besides its configuration.
-FACTS = ("data", "fingerprint", "split", "images", "evaluation")
+_REQUIRED_ENTRIES = ("data", "fingerprint", "split", "images", "evaluation")
 
 # Computes the row of a task. Worker processes import it by name: a function of a module, or a partial of one.
 Work: TypeAlias = Callable[[EvaluationSetup, Task], Row]
@@ -79,7 +78,9 @@ def run_tasks(
     _write_rows(folder / FAILURES, [row for row in read_failures(folder) if row_key(row) not in keys])
     done, jobs = len(tasks) - len(waiting), min(jobs, len(waiting))
     progress(stage, done, len(tasks))
-    events = _run_in_processes(source, waiting, work, jobs) if jobs > 1 else _run_here(setup, waiting, work)
+    events = (
+        _run_in_processes(source, waiting, work, jobs) if jobs > 1 else _run_serially(setup, waiting, work)
+    )
     for task, row in events:
         if row is None:
             running.append(task)
@@ -121,10 +122,7 @@ def select_rows(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:
     return [by_key[task.key] for task in tasks if task.key in by_key]
 
 
-# Stored rows
-
-
-def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
+def read_rows(path: str | Path, keys: Sequence[str] = _REQUIRED_ENTRIES) -> list[Row]:
     """Read a file of json lines, none if there is no such file; a last line torn by a crash is skipped.
 
     Every row must have a config and the `keys`.
@@ -195,9 +193,6 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         path.unlink(missing_ok=True)
 
 
-# Failures
-
-
 def failure(task: Task, error: BaseException) -> Row:
     """Return the stored row of a task that failed; only errors that are no CenterhashError have a trace."""
     if isinstance(error, CenterhashError):
@@ -211,10 +206,7 @@ def failure_text(row: Row) -> str:
     return f"{task_name(row)}: {' '.join(row['error'].split())}"
 
 
-# Running
-
-
-def _run_here(setup: EvaluationSetup, tasks: Sequence[Task], work: Work) -> Iterator[Event]:
+def _run_serially(setup: EvaluationSetup, tasks: Sequence[Task], work: Work) -> Iterator[Event]:
     for task in tasks:
         yield task, None
         yield task, _attempt(setup, task, work)
