@@ -227,7 +227,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def interrupted(words: list[Any], out: Path) -> str:
-    """What a comparison of two jobs says when it is interrupted after the first row."""
+    """Interrupt a comparison of two jobs after the first row, and return its stderr."""
     with started(*words, "--jobs", "2", session=True) as process:
         wait_for_rows(out, 1, process)
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends the interrupt to the whole group

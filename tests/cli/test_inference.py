@@ -1,4 +1,4 @@
-"""The engine that runs the network can be chosen wherever pictures are read, and is named."""
+"""Every command that reads pictures has an option for the engine, and prints its name."""
 
 from __future__ import annotations
 

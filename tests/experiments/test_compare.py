@@ -87,7 +87,7 @@ def test_page_sections() -> None:
     assert text.count("<svg") == 3
     assert "<b>0.615 ± 0.007</b>" in text  # ICS at 32 bits: 0.61 and 0.62
     assert "&#34;epochs&#34;: 3" in text
-    # Nothing is loaded from elsewhere.
+    # The page does not load remote files.
     assert "<link" not in text
     assert not re.findall(r"(?:src|href)=[\"']?(?!#)", text.replace('xlink:href="#', ""))
 

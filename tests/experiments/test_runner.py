@@ -31,7 +31,7 @@ NAMES = [task.name for task in TASKS]
 
 
 class Measured:
-    """Stands in for the training of tasks, and remembers which were asked for."""
+    """Replaces the training of tasks, and records their names."""
 
     def __init__(self, failing: str = "-", interrupted_after: int = 99) -> None:
         self.names: list[str] = []
@@ -211,7 +211,7 @@ def test_row_key_of_failure() -> None:
     assert row_key(row) != row_key({"config": config})
 
 
-# Real processes: what they give, what they are given, and what happens when one of them dies
+# Real processes: their results, their threads, and a process that dies
 
 
 def work(folder: Path, setup: EvaluationSetup, task: Task) -> dict[str, Any]:

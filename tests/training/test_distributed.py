@@ -113,7 +113,7 @@ def test_shared_layers_keep_values() -> None:
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-# HyP2 compares all pairs of a batch, and learns numbers of its own; ICS-softmax has layers beside the code
+# HyP2 compares all pairs of a batch and has parameters; ICS-softmax has layers next to those of the code.
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["hyp2", "ics-softmax"])
 def test_two_processes_train_as_one(tmp_path: Path, method: str) -> None:

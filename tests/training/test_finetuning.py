@@ -53,7 +53,7 @@ WHOLE = get_backbone("efficientnet-lite0")
 
 @pytest.fixture(scope="module")
 def gradient(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A picture whose red grows to the right and green downwards, so that a pixel tells where it came from."""
+    """A picture whose red grows to the right and green downwards, so that a pixel shows its origin."""
     across = np.tile(np.linspace(0, 255, 400), (300, 1))
     down = np.tile(np.linspace(0, 255, 300), (400, 1)).T
     path = tmp_path_factory.mktemp("images") / "gradient.png"

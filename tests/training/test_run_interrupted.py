@@ -1,4 +1,4 @@
-"""A run may end at any moment and goes on to the same result."""
+"""A run may stop at any moment and resumes to the same result."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def test_split_validation_keeps_order() -> None:
 def test_validation_map_of_codes() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(60, 8)).astype(np.float32)
-    labels = np.abs(logits[:, :3]) > 0.6  # which signs alone do not tell
+    # Signs alone do not determine these labels.
+    labels = np.abs(logits[:, :3]) > 0.6
     sides = logits[:10], logits[10:], labels[:10], labels[10:]
     codes = (np.where(side >= 0, 1, -1) for side in sides[:2])
     plain = evaluate(*codes, *sides[2:], precision_at=()).map_retrieved  # type: ignore[misc, arg-type]

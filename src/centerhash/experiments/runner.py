@@ -41,7 +41,7 @@ Work: TypeAlias = Callable[[EvaluationSetup, Task], Row]
 TaskDone: TypeAlias = Callable[[int, int, Task, Row], None]
 
 
-# A task with None when it starts, and with its row or failure when it ends.
+# Holds a task and None when it starts, and its row or failure when it ends.
 Event: TypeAlias = tuple[Task, Row | None]
 
 _dump = partial(json.dumps, separators=(",", ":"))
@@ -225,7 +225,7 @@ def _run_in_processes(source: Source, tasks: Sequence[Task], work: Work, jobs: i
     """Run `jobs` tasks at a time.
 
     Every job is a pool of one process: if the process dies, the task it was running is known and the other pools are
-    intact. A new pool takes its place.
+    intact. A new pool replaces the broken one.
     """
     # A fork would inherit torch's thread pools in an unknown state.
     context = get_context("spawn")

@@ -92,7 +92,7 @@ def task_name(row: Row, note: str = "") -> str:
 
 
 def make_task(options: Mapping[str, Any], **about: Any) -> Task:
-    """Validate training options and make a task of them; areas do not resize the weights unless `sizes` is given."""
+    """Create a task from training options; areas resize the weights only if `sizes` is passed."""
     return Task(resolve(read_options(TrainConfig, {"sizes": False, **options}, "training")), about)
 
 
@@ -106,7 +106,7 @@ def plan_tasks(
 ) -> list[Task]:
     """List the tasks of a grid, one seed after the other: an interrupted grid then has a table of fewer seeds.
 
-    `points` are settings chosen by `tune`, as functions of the number of bits. Training options of all methods
+    `points` are the best settings of `tune`, as functions of the number of bits. Training options of all methods
     override them, and `settings`, which are training options by method, override both.
     """
     tasks = []
