@@ -54,10 +54,8 @@ def run(what: str, settings: Settings) -> Section:
 
 def _work(setup: EvaluationSetup, task: Task) -> Row:
     """Train one model: its mAP, and the distribution of the weights of its training images."""
-    model, splits = setup.train(task), setup.dataset.splits
-    scores = setup.evaluate(
-        model.bits, setup.encode(model, splits.query), setup.encode(model, splits.database)
-    )
+    model = setup.train(task)
+    scores = setup.evaluate(setup.encode(model))
     found = {name: getattr(scores, name) for name in ("map_retrieved", "map_all", "random_retrieved")}
     return {**found, "weights": weight_distribution(*common.train_weights(setup, model))}
 

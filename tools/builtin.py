@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 import centerhash as ch
 from benchmarks.quality import LEAST, by_labels, class_precision, fill
 from centerhash.cli import console
-from centerhash.core.files import make_folder
 from centerhash.data.splits import Splits
 from centerhash.index import Index
 from centerhash.model.export import export_model
@@ -35,7 +34,7 @@ from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.context import RunContext
 from centerhash.training.distributed import join_processes
 from centerhash.training.finish import with_sizes
-from centerhash.training.pipeline import fit_in_folder
+from centerhash.training.pipeline import fit_model
 from centerhash.training.run_folder import open_run
 from reproduction.agreement import measure_agreement
 from reproduction.coco117k import image_ids
@@ -73,8 +72,10 @@ def train(
     )
     config = resolve(TrainConfig(**SETTINGS))
     group = join_processes("auto", config.precision)
-    with open_run(make_folder(run), photos, config, group), console.progress() as report:
-        fit = fit_in_folder(run, photos, config, RunContext(group, cache=cache, progress=report))
+    with console.progress() as report:
+        context = RunContext(group, cache=cache, progress=report)
+        with open_run(run, photos, config, context) as context:
+            fit = fit_model(photos, config, context)
     return fit.model, fit.features
 
 

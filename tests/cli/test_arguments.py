@@ -31,8 +31,8 @@ def options() -> Iterator[tuple[str, Any]]:
             yield command.name, parameter
 
 
-def test_parameters_become_options() -> None:
-    for text, shown in (
+def test_with_flags() -> None:
+    for text, expected in (
         ("or pass `skip_broken=True`.", "or pass --skip-broken."),
         ('Try `device="cpu"` or auto.', "Try --device cpu or auto."),
         ("pass `pretrained=False`", "pass --no-pretrained"),
@@ -40,7 +40,7 @@ def test_parameters_become_options() -> None:
         ("`results=/a/b c` is", "--results /a/b c is"),
         ("run `centerhash train`: it needs `packed` and `bits`, out=a", None),
     ):
-        assert with_flags(text) == (text if shown is None else shown)
+        assert with_flags(text) == (text if expected is None else expected)
 
 
 def test_named_parameters_are_options() -> None:

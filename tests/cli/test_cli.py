@@ -13,13 +13,7 @@ from centerhash.cli import app, console
 from centerhash.evaluation import evaluate
 from centerhash.methods.registry import METHODS
 from centerhash.training.run_folder import read_config
-from tests.toys import (
-    QUICK,
-    cli,
-    evaluate_files,
-    refused,
-    write_feature_folder,
-)
+from tests.toys import QUICK, cli, evaluate_files, refused, write_feature_folder
 
 COMMANDS = [item.name or getattr(item.callback, "__name__", "") for item in app.registered_commands]
 
@@ -64,12 +58,12 @@ def test_settings_reach_the_run(folder: Path, tmp_path: Path) -> None:
     done = cli("train", folder, "--out", tmp_path / "run", *words)
     assert done.code == 0, done.err
     assert f"centerhash evaluate {tmp_path / 'run'}" in done.out
-    found = read_config(tmp_path / "run")["config"]
-    assert (found["bits"], found["seed"], found["epochs"], found["batch_size"]) == (24, 3, 1, 20)
-    assert (found["learning_rate"], found["weight_decay"], found["schedule"]) == (0.01, 0.5, "steps")
-    assert (found["head"]["hidden"], found["centers"]) == ([16, 8], "random")
-    assert (found["head"]["rotate"], found["head"]["evidence"]) == (False, False)
-    assert (found["options"]["lambda"], found["options"]["solver"]) == (0.25, "pgd")
+    config = read_config(tmp_path / "run")["config"]
+    assert (config["bits"], config["seed"], config["epochs"], config["batch_size"]) == (24, 3, 1, 20)
+    assert (config["learning_rate"], config["weight_decay"], config["schedule"]) == (0.01, 0.5, "steps")
+    assert (config["head"]["hidden"], config["centers"]) == ([16, 8], "random")
+    assert (config["head"]["rotate"], config["head"]["evidence"]) == (False, False)
+    assert (config["options"]["lambda"], config["options"]["solver"]) == (0.25, "pgd")
 
 
 def test_preset_and_options(folder: Path, tmp_path: Path) -> None:
@@ -141,9 +135,9 @@ def test_evaluate_code_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "query.npz", codes=codes[:6], labels=labels[:6], ids=np.arange(6))
     np.savez(tmp_path / "database.npz", codes=codes, labels=labels, ids=np.arange(30))
     words = ("evaluate", tmp_path / "query.npz", tmp_path / "database.npz")
-    shown = cli(*words)
-    assert shown.code == 0
-    assert "6 queries are in the database; a query's own item is kept: pass --exclude-self" in shown.text
+    done = cli(*words)
+    assert done.code == 0
+    assert "6 queries are in the database; a query's own item is kept: pass --exclude-self" in done.text
     sides = (codes[:6], codes, labels[:6], labels)
     ids: dict[str, Any] = {"query_ids": np.arange(6), "database_ids": np.arange(30)}
     for flags, exclude in (((), False), (("--exclude-self",), True)):
@@ -162,8 +156,8 @@ def test_evaluate_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     np.save("dl.npy", labels)
     words = ("evaluate", "query.npy", "database.npy", "--query-labels", "ql.npy", "--json")
     expected = evaluate(codes[:6], codes, labels[:6], labels).to_dict()
-    found = cli(*words, "--database-labels", "dl.npy", "--bits", "12")
-    assert found.json == json.loads(json.dumps(expected))
+    done = cli(*words, "--database-labels", "dl.npy", "--bits", "12")
+    assert done.json == json.loads(json.dumps(expected))
     assert "--bits" in refused(cli(*words, "--database-labels", "dl.npy"))
     assert "--query-labels and --database-labels" in refused(cli(*words, "--bits", "12"))
 
@@ -175,13 +169,6 @@ def test_notes_of_evaluate(tmp_path: Path) -> None:
     done = cli("evaluate", tmp_path / "query.npz", tmp_path / "database.npz")
     assert "2 queries without hits" in done.text
     assert "(2 have nothing relevant in the database, 1 have no label)" in done.text
-
-
-@pytest.mark.slow
-def test_evaluate_plots(feature_run: Path, tmp_path: Path) -> None:
-    plain, done = cli("evaluate", feature_run), cli("evaluate", feature_run, "--plots", tmp_path / "plots")
-    assert (done.code, done.out) == (0, plain.out)
-    assert all(path.suffix == ".png" for path in (tmp_path / "plots").iterdir())
 
 
 # Methods

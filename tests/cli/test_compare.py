@@ -91,8 +91,8 @@ def test_keep_models_and_codes(feature_folder: Path, tmp_path: Path) -> None:
     assert len({row["run"] for row in kept}) == len(kept) == 4
     dataset = open_dataset(feature_folder)
     for row in kept:
-        found = evaluate_files([tmp_path / row["run"]], k=50)
-        assert found.map_retrieved == pytest.approx(row["evaluation"]["map_retrieved"], abs=1e-6)
+        result = evaluate_files([tmp_path / row["run"]], k=50)
+        assert result.map_retrieved == pytest.approx(row["evaluation"]["map_retrieved"], abs=1e-6)
         model = HashModel.load(tmp_path / row["run"])
         assert (model.spec.method, model.bits) == (row["config"]["method"], row["config"]["bits"])
         query, _ = read_run_codes(tmp_path / row["run"])
@@ -227,7 +227,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def interrupted(words: list[Any], out: Path) -> str:
-    """What a comparison of two jobs says when it is interrupted after the first row."""
+    """Interrupt a comparison of two jobs after the first row, and return its stderr."""
     with started(*words, "--jobs", "2", session=True) as process:
         wait_for_rows(out, 1, process)
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends the interrupt to the whole group

@@ -20,7 +20,7 @@ from tests.toys import cli
 
 
 def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What bash is told for the last word of a line."""
+    """Return the completions in bash for the last word of a line."""
     monkeypatch.setenv("_CENTERHASH_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))

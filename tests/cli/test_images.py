@@ -7,13 +7,7 @@ import pytest
 
 from centerhash.codes import hamming
 from centerhash.model.model import HashModel
-from tests.toys import (
-    QUICK,
-    cli,
-    noise_image,
-    refused,
-    write_feature_folder,
-)
+from tests.toys import QUICK, cli, noise_image, refused, write_feature_folder
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
@@ -21,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("kept_networks")
 def test_encode_and_evaluate(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
     assert cli("encode", feature_run, feature_folder, "--out", tmp_path / "codes.npz").code == 0
     words = ("evaluate", tmp_path / "codes.npz", tmp_path / "codes.npz", "--exclude-self", "--json")
-    found = cli(*words).json
-    assert found["queries_in_database"] == found["queries"] == 160
+    result = cli(*words).json
+    assert result["queries_in_database"] == result["queries"] == 160
 
 
 def test_broken_images(image_run: Path, tmp_path: Path) -> None:
@@ -57,23 +51,23 @@ def test_explain(image_run: Path, scene_folder: Path) -> None:
     image = scene_folder / "images" / "000001.jpg"
     done = cli("explain", image_run, image, "--device", "cpu", "--json")
     assert done.code == 0, done.err
-    (found,) = done.json
-    assert found["image"] == str(image)
+    (explained,) = done.json
+    assert explained["image"] == str(image)
     model = HashModel.load(image_run)
     features = model.features_of([image], device="cpu")
     codes = model.encode_features(features)
     distances = hamming(codes, model.centers.numpy().astype(np.int8))[0]
-    weights = [row["weight"] for row in found["labels"]]
+    weights = [row["weight"] for row in explained["labels"]]
     assert weights == sorted(weights, reverse=True)
     assert sum(weights) == pytest.approx(1, abs=1e-5)
-    for row in found["labels"]:
+    for row in explained["labels"]:
         assert row["distance"] == distances[model.classes.index(row["label"])]
         assert -1 <= row["similarity"] <= 1
 
     shown = cli("explain", image_run, image, "--device", "cpu")
     assert shown.code == 0
     assert image.name in shown.text
-    for row in found["labels"]:
+    for row in explained["labels"]:
         line = next(line for line in shown.out.splitlines() if f" {row['label']} " in line)
         assert f"{row['similarity']:+.2f}" in line
         assert f" {row['distance']} " in line

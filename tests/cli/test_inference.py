@@ -1,4 +1,4 @@
-"""The engine that runs the network can be chosen wherever pictures are read, and is named."""
+"""Every command that reads pictures has an option for the engine, and prints its name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_search(index: Path, pictures: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("words", [("photos", "add"), ("photos", "search"), ("serve",)])
-def test_an_unknown_engine_is_refused(words: tuple[str, ...], index: Path, scene_folder: Path) -> None:
+def test_unknown_engine(words: tuple[str, ...], index: Path, scene_folder: Path) -> None:
     images = [] if words == ("serve",) else [max((scene_folder / "images").iterdir())]
     port = ["--port", "0"] if words == ("serve",) else []
     text = refused(cli(*words, index, *images, *port, "--engine", "onx"))

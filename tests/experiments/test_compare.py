@@ -10,11 +10,7 @@ from centerhash.codes import unpack
 from centerhash.core.errors import ConfigError
 from centerhash.data import open_dataset
 from centerhash.encoding.code_files import read_run_codes
-from centerhash.experiments.compare import (
-    compare,
-    comparison_page,
-    train_and_evaluate,
-)
+from centerhash.experiments.compare import compare, comparison_page, train_and_evaluate
 from centerhash.experiments.tables import markdown, summarize
 from centerhash.experiments.tasks import Source, make_task, plan_tasks, shared_backbone
 from centerhash.model.model import HashModel
@@ -36,13 +32,13 @@ def test_row_of_a_task(feature_folder: Path) -> None:
     task = make_task({"method": "ics", "bits": 24, "epochs": 1, "head": {"hidden": [16]}})
     row = train_and_evaluate(Source(feature_folder, k=50, device="cpu").open(), task)
     dataset = open_dataset(feature_folder)
-    found = evaluate(train(dataset, config=task.config, device="cpu"), dataset, k=50).to_dict()
+    expected = evaluate(train(dataset, config=task.config, device="cpu"), dataset, k=50).to_dict()
     assert row["config"] == task.resolved
     for name in ("map_retrieved", "map_all", "random_retrieved", "ndcg"):
-        assert row["evaluation"][name] == pytest.approx(found[name], abs=1e-6)
-    assert row["evaluation"]["precision"]["100"] == pytest.approx(found["precision"]["100"], abs=1e-6)
+        assert row["evaluation"][name] == pytest.approx(expected[name], abs=1e-6)
+    assert row["evaluation"]["precision"]["100"] == pytest.approx(expected["precision"]["100"], abs=1e-6)
     assert "1000" not in row["evaluation"]["precision"]  # more than the database holds
-    assert row["evaluation"]["curve"]["recall"] == pytest.approx(found["curve"]["recall"], abs=1e-6)
+    assert row["evaluation"]["curve"]["recall"] == pytest.approx(expected["curve"]["recall"], abs=1e-6)
     assert len(row["evaluation"]["curve"]["recall"]) == 25
     assert min(row["train_seconds"], row["images_per_second"]) > 0
 
@@ -52,8 +48,8 @@ def test_both_forms_of_logits(feature_folder: Path, method: str) -> None:
     setup = Source(feature_folder, k=50, device="cpu").open()
 
     def scores(rotate: bool) -> dict[str, Any]:
-        given = {"method": method, "bits": 24, "epochs": 2, "head": {"hidden": [16], "rotate": rotate}}
-        return train_and_evaluate(setup, make_task(given), both_forms=True)
+        options = {"method": method, "bits": 24, "epochs": 2, "head": {"hidden": [16], "rotate": rotate}}
+        return train_and_evaluate(setup, make_task(options), both_forms=True)
 
     plain, rotated = scores(False), scores(True)
     for name in ("map_retrieved", "map_all"):
@@ -91,7 +87,7 @@ def test_page_sections() -> None:
     assert text.count("<svg") == 3
     assert "<b>0.615 ± 0.007</b>" in text  # ICS at 32 bits: 0.61 and 0.62
     assert "&#34;epochs&#34;: 3" in text
-    # Nothing is loaded from elsewhere.
+    # The page does not load remote files.
     assert "<link" not in text
     assert not re.findall(r"(?:src|href)=[\"']?(?!#)", text.replace('xlink:href="#', ""))
 

@@ -31,7 +31,7 @@ NAMES = [task.name for task in TASKS]
 
 
 class Measured:
-    """Stands in for the training of tasks, and remembers which were asked for."""
+    """Replaces the training of tasks, and records their names."""
 
     def __init__(self, failing: str = "-", interrupted_after: int = 99) -> None:
         self.names: list[str] = []
@@ -67,11 +67,11 @@ def test_only_new_tasks_run(feature_folder: Path, tmp_path: Path) -> None:
     rows, _ = run_tasks(source, TASKS[:3], tmp_path, measured)
     assert (measured.names, len(rows)) == (NAMES[:3], 3)
     assert (tmp_path / "results.jsonl").read_bytes() == before
-    more = plan_tasks(["csq", "ics"], [16], 2, {"ics": {"options": {"lambda": 0.9}}})
-    rows, _ = run_tasks(source, more, tmp_path, measured)
+    new_tasks = plan_tasks(["csq", "ics"], [16], 2, {"ics": {"options": {"lambda": 0.9}}})
+    rows, _ = run_tasks(source, new_tasks, tmp_path, measured)
     assert measured.names[3:] == ["ics 16 bits seed 0", "csq 16 bits seed 1", "ics 16 bits seed 1"]
     assert len(rows) == 6
-    assert [row["config"] for row in select_rows(rows, more)] == [task.resolved for task in more]
+    assert [row["config"] for row in select_rows(rows, new_tasks)] == [task.resolved for task in new_tasks]
 
 
 @pytest.mark.parametrize("end", [b'{"data": "toy", "fing', b'{"data":"toy"}'])
@@ -129,16 +129,16 @@ def test_interrupt_keeps_rows(feature_folder: Path, tmp_path: Path) -> None:
 
 
 def test_progress_names_tasks(feature_folder: Path, tmp_path: Path) -> None:
-    shown: list[tuple[str, int, int, str]] = []
+    calls: list[tuple[str, int, int, str]] = []
     run_tasks(
         Source(feature_folder),
         TASKS[:2],
         tmp_path,
         Measured(),
         stage="part",
-        progress=lambda stage, done, total, note="": shown.append((stage, done, total, note)),
+        progress=lambda stage, done, total, note="": calls.append((stage, done, total, note)),
     )
-    assert shown == [
+    assert calls == [
         ("part", 0, 2, ""),
         ("part", 0, 2, "csq 16 bits seed 0"),
         ("part", 1, 2, ""),
@@ -183,7 +183,7 @@ def test_folder_instead_of_rows(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
-def test_rounding() -> None:
+def test_rounded() -> None:
     value = {"a": 1 / 3, "b": [2 / 3, None, 7, {"c": True}], "d": "0.123456789"}
     assert rounded(value) == {"a": 0.333333, "b": [0.666667, None, 7, {"c": True}], "d": "0.123456789"}
     assert rounded(value, 2)["a"] == 0.33
@@ -204,14 +204,14 @@ def test_differences() -> None:
     ]
 
 
-def test_keys_of_rows_and_failures() -> None:
+def test_row_key_of_failure() -> None:
     config = {"method": "ics", "bits": 16, "seed": 0}
     row = {"config": config, "about": {"value": 0.1}, "found": {}}
     assert row_key(row) == row_key({"config": config, "about": {"value": 0.1}, "error": "x"})
     assert row_key(row) != row_key({"config": config})
 
 
-# Real processes: what they give, what they are given, and what happens when one of them dies
+# Real processes: their results, their threads, and a process that dies
 
 
 def work(folder: Path, setup: EvaluationSetup, task: Task) -> dict[str, Any]:

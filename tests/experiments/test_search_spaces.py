@@ -21,7 +21,7 @@ def test_points_can_be_trained(name: str) -> None:
         assert ("learning_rate" in points(name, bits)[0]) == (method.family != "shallow")
 
 
-def test_ours_is_not_the_largest_space() -> None:
+def test_largest_search_space() -> None:
     sizes = {name: len(points(name, 32)) for name in BUILT_IN}
     assert sizes["ics-softmax"] <= max(size for name, size in sizes.items() if name != "ics-softmax")
 

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.experiments.tables import (
-    csv_text,
-    latex,
-    markdown,
-    summarize,
-)
+from centerhash.experiments.tables import csv_text, latex, markdown, summarize
 from tests.stored import stored_row
 
 ROWS = [
@@ -27,14 +22,14 @@ ROWS = [
 FAILURE = {"config": {"method": "dch", "bits": 16, "seed": 2}, "error": "out of\n  memory"}
 
 
-def test_lines_and_bits() -> None:
+def test_summarize_lines() -> None:
     summary = summarize(list(reversed(ROWS)))
     assert list(summary.lines.values()) == ["CSQ", "ICS"]
     assert summary.bits == [16, 64]
     assert summary.most_seeds == 2
 
 
-def test_later_of_equal_rows() -> None:
+def test_summarize_equal_rows() -> None:
     text = csv_text(summarize([*ROWS, stored_row("csq", 64, 0, 0.75)]))
     assert [row["map_retrieved_mean"] for row in csv.DictReader(io.StringIO(text))][1] == "0.75"
 

@@ -16,7 +16,7 @@ from centerhash.training.run_folder import fingerprint
 from tests.toys import feature_dataset
 
 
-def test_tasks_by_seed() -> None:
+def test_plan_tasks_by_seed() -> None:
     names = [task.name for task in plan_tasks(["csq", "ics"], [16, 24], 2)]
     assert names[:5] == [
         "csq 16 bits seed 0",
@@ -28,7 +28,7 @@ def test_tasks_by_seed() -> None:
     assert len(names) == 8
 
 
-def test_tasks_are_resolved() -> None:
+def test_plan_tasks_resolves() -> None:
     (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, {"epochs": 7})
     expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, sizes=False, options={"lambda": 0.2}))
     assert task.config == expected
@@ -42,11 +42,11 @@ def test_impossible_bits() -> None:
 
 
 def test_name_and_key() -> None:
-    given = {"method": "ics", "bits": 16}
-    plain, more = make_task(given), make_task(given, value=0.1, test={"images": 3})
-    assert more.name == "ics 16 bits seed 0 (value 0.1)"
-    assert more.identity == {**plain.identity, "about": {"value": 0.1, "test": {"images": 3}}}
-    assert plain.key != more.key
+    options = {"method": "ics", "bits": 16}
+    plain, described = make_task(options), make_task(options, value=0.1, test={"images": 3})
+    assert described.name == "ics 16 bits seed 0 (value 0.1)"
+    assert described.identity == {**plain.identity, "about": {"value": 0.1, "test": {"images": 3}}}
+    assert plain.key != described.key
 
 
 # What it is measured on
@@ -86,21 +86,23 @@ def test_facts_of_images(scene_folder: Path, feature_cache: Path) -> None:
 
 def test_validation_of_images(scene_folder: Path, feature_cache: Path) -> None:
     """Their labels, names, areas and splits stay theirs."""
-    seen: list[int] = []
+    totals: list[int] = []
     source = Source(scene_folder, validation=True, cache=feature_cache, device="cpu")
-    setup = source.open(lambda stage, done, total, note="", /: seen.append(total))
-    whole = open_dataset(scene_folder)
-    expected, subset = validation_split(whole), setup.dataset
-    assert set(seen) == {len(whole.splits.train)} == {len(setup.features)}
-    assert whole.areas is not None
+    setup = source.open(lambda stage, done, total, note="", /: totals.append(total))
+    dataset = open_dataset(scene_folder)
+    expected, subset = validation_split(dataset), setup.dataset
+    assert set(totals) == {len(dataset.splits.train)} == {len(setup.features)}
+    assert dataset.areas is not None
     assert subset.areas is not None
     for name, rows in expected.splits.items():
-        part = getattr(subset.splits, name)
-        assert [subset.names[row] for row in part] == [whole.names[row] for row in rows]
-        assert np.array_equal(subset.labels[part], whole.labels[rows])
-        assert np.array_equal(subset.areas[part], whole.areas[rows])
+        rows_of_subset = getattr(subset.splits, name)
+        assert [subset.names[row] for row in rows_of_subset] == [dataset.names[row] for row in rows]
+        assert np.array_equal(subset.labels[rows_of_subset], dataset.labels[rows])
+        assert np.array_equal(subset.areas[rows_of_subset], dataset.areas[rows])
         assert subset.image_paths is not None
-        assert [subset.image_paths[row].name for row in part] == [Path(whole.names[row]).name for row in rows]
+        assert [subset.image_paths[row].name for row in rows_of_subset] == [
+            Path(dataset.names[row]).name for row in rows
+        ]
 
 
 def test_order_of_settings() -> None:

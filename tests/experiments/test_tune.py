@@ -13,15 +13,7 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.experiments.runner import read_rows
 from centerhash.experiments.search_spaces import authors
 from centerhash.experiments.tasks import Source, plan_tasks
-from centerhash.experiments.tune import (
-    Budget,
-    Trial,
-    candidates,
-    mean_scores,
-    plan_trials,
-    read_best,
-    tune,
-)
+from centerhash.experiments.tune import Budget, Trial, candidates, mean_scores, plan_trials, read_best, tune
 from centerhash.methods.registry import METHODS
 from tests.toys import separable, write_feature_folder
 
@@ -53,8 +45,8 @@ def test_trials_of_every_method(name: str) -> None:
     trials = plan_trials(name, points, 32, {"epochs": 10}, 12)
     assert len({task.key for _, task in trials}) == 12
     assert points[0] == {}
-    default, theirs = plan_trials(name, [{}, authors(name)], 32, {"epochs": 10}, 2)
-    assert any(point == authors(name) for point, _ in trials) or default[1].key == theirs[1].key
+    default, by_authors = plan_trials(name, [{}, authors(name)], 32, {"epochs": 10}, 2)
+    assert any(point == authors(name) for point, _ in trials) or default[1].key == by_authors[1].key
 
 
 def scored(trial: Trial, score: float) -> dict[str, Any]:

@@ -68,12 +68,12 @@ def test_finetuning_defaults() -> None:
     assert resolve(TrainConfig(finetune="last", stages=2, epochs=9)).epochs == 9
 
 
-def test_resolving_twice_changes_nothing() -> None:
+def test_resolve_twice() -> None:
     config = resolve(TrainConfig(method="ics", bits=[16, 32]))
     assert resolve(config) == config
 
 
-def test_presets_hold_the_printed_recipe() -> None:
+def test_presets_of_printed_recipe() -> None:
     assert preset_names() == ["paper-alexnet", "paper-resnet50"]
     for name in preset_names():
         config = TrainConfig(**read_preset(name))
@@ -88,7 +88,7 @@ def test_presets_hold_the_printed_recipe() -> None:
     assert (resolve(config).options["lambda"], resolve(config).options["gamma"]) == (0.01, 0.05)
 
 
-def test_own_preset(tmp_path: Path) -> None:
+def test_read_custom_preset(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text("bits = 24\nepochz = 3\n")
     assert "'epochz'" in refused(cli("train", tmp_path, "--preset", own, "--out", tmp_path / "run"))

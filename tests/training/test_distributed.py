@@ -21,16 +21,7 @@ from centerhash.training.distributed import (
     join_processes,
     share_layers,
 )
-from tests.toys import (
-    QUICK,
-    Started,
-    cli,
-    names,
-    run_log,
-    started,
-    wait_for_process,
-    write_feature_folder,
-)
+from tests.toys import QUICK, Started, cli, names, run_log, started, wait_for_process, write_feature_folder
 
 # what torchrun sets for every process, besides where the store is
 ENVIRONMENT = {
@@ -70,12 +61,12 @@ def test_environment_of_torchrun(tmp_path: Path) -> None:
     with started("-c", program, "--nproc-per-node", "2", "--standalone", script, tmp_path) as process:
         assert process.wait() == 0, process.err
     for rank in ("0", "1"):
-        found = json.loads((tmp_path / rank).read_text())
-        assert found.items() >= {**ENVIRONMENT, "RANK": rank, "LOCAL_RANK": rank}.items()
-        assert found.keys() >= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+        environment = json.loads((tmp_path / rank).read_text())
+        assert environment.items() >= {**ENVIRONMENT, "RANK": rank, "LOCAL_RANK": rank}.items()
+        assert environment.keys() >= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
 
 
-def test_shares_cover_a_batch() -> None:
+def test_share_covers_batch() -> None:
     group = ProcessGroup("cpu")
     for size in (1, 2, 3, 7):
         for count in (0, 1, 2, 6, 7, 64):
@@ -122,7 +113,7 @@ def test_shared_layers_keep_values() -> None:
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-# HyP2 compares all pairs of a batch, and learns numbers of its own; ICS-softmax has layers beside the code
+# HyP2 compares all pairs of a batch and has parameters; ICS-softmax has layers next to those of the code.
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["hyp2", "ics-softmax"])
 def test_two_processes_train_as_one(tmp_path: Path, method: str) -> None:
@@ -137,8 +128,8 @@ def test_two_processes_train_as_one(tmp_path: Path, method: str) -> None:
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-3, msg=name)
-    for row, other in zip(run_log(tmp_path / "one"), run_log(tmp_path / "two"), strict=True):
-        assert other == pytest.approx(row, rel=1e-3, abs=1e-4)
+    for row_of_one, row_of_two in zip(run_log(tmp_path / "one"), run_log(tmp_path / "two"), strict=True):
+        assert row_of_two == pytest.approx(row_of_one, rel=1e-3, abs=1e-4)
     config_one, config_two = (
         json.loads((tmp_path / name / "config.json").read_text())["config"] for name in ("one", "two")
     )

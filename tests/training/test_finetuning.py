@@ -53,7 +53,7 @@ WHOLE = get_backbone("efficientnet-lite0")
 
 @pytest.fixture(scope="module")
 def gradient(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A picture whose red grows to the right and green downwards, so that a pixel tells where it came from."""
+    """A picture whose red grows to the right and green downwards, so that a pixel shows its origin."""
     across = np.tile(np.linspace(0, 255, 400), (300, 1))
     down = np.tile(np.linspace(0, 255, 300), (400, 1)).T
     path = tmp_path_factory.mktemp("images") / "gradient.png"
@@ -82,7 +82,7 @@ def test_augmented_crops(gradient: Path, backbone: Backbone, least: float, most:
     assert (max(sides) - min(sides) > 0.05) == (most > least)
 
 
-def test_crop_has_the_pixels_of_the_frame(tmp_path: Path) -> None:
+def test_augmented_pixels_of_frame(tmp_path: Path) -> None:
     """But for its border, where the filter may not look beyond the crop."""
     path = tmp_path / "noise.png"
     noise_image(512, seed=3).save(path)
@@ -96,7 +96,7 @@ def test_crop_has_the_pixels_of_the_frame(tmp_path: Path) -> None:
     assert np.abs(pixels - expected)[2:-2, 2:-2].max() <= 1
 
 
-def test_inputs_depend_on_seed_epoch_and_image(tmp_path: Path) -> None:
+def test_image_inputs_by_seed(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 7)
     inputs = image_inputs(paths, CROPPED, seed=4)
     batches = [torch.tensor(rows, dtype=torch.int64) for rows in ([2, 0], [5], [], [6, 1, 3])]
@@ -109,9 +109,9 @@ def test_inputs_depend_on_seed_epoch_and_image(tmp_path: Path) -> None:
     assert np.array_equal(first[1][0], augmented(paths[5], CROPPED, np.random.default_rng((4, 1, 5))))
 
 
-def test_plain_inputs_are_what_is_encoded(tmp_path: Path) -> None:
+def test_plain_inputs_equal_encoder_pixels(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 3)
-    batches = list(plain_inputs(paths, WHOLE, batch=2))
+    batches = list(plain_inputs(paths, WHOLE, size=2))
     assert [len(batch) for batch in batches] == [2, 1]
     for path, pixels in zip(paths, torch.cat(batches), strict=True):
         assert np.array_equal(pixels.numpy(), pixels_of(path, WHOLE))
@@ -173,10 +173,12 @@ def test_rejected_finetuning(tmp_path: Path, finetune: str) -> None:
         fit_finetuned(feature_dataset(), config, RunContext(group, folder=tmp_path))
 
 
-def test_maps_need_a_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("finetune", "missing"), [("last", "cache"), ("all", "out")])
+def test_finetuning_needs_folders(tmp_path: Path, finetune: str, missing: str) -> None:
     data = write_labeled_images(tmp_path / "images", 12)
-    with pytest.raises(ConfigError, match="cache="):
-        train(data, **SMALL, finetune="last", cache=None, out=tmp_path / "run")  # type: ignore[arg-type]
+    folders: dict[str, Any] = {"cache": tmp_path / "cache", "out": tmp_path / "run", missing: None}
+    with pytest.raises(ConfigError, match=f"{missing}="):
+        train(data, **SMALL, finetune=finetune, **folders)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -190,24 +192,24 @@ def test_finetuned_run_resumes(
 ) -> None:
     dataset = open_dataset(write_labeled_images(tmp_path / "images", 24))
     options: dict[str, Any] = {**SMALL, **settings, "cache": tmp_path / "cache", "device": "cpu"}
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    train(dataset, out=whole, **options)
+    uninterrupted, interrupted = tmp_path / "whole", tmp_path / "cut"
+    train(dataset, out=uninterrupted, **options)
 
     run_epoch, epochs = loop._run_epoch, []
 
-    def dies(epoch: int, *rest: Any) -> dict[str, float]:
+    def dies(epoch: int, *arguments: Any) -> dict[str, float]:
         epochs.append(epoch)
         if len(epochs) == 32:  # after 30 epochs of the head and one of the network
             raise Killed
-        return run_epoch(epoch, *rest)
+        return run_epoch(epoch, *arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(loop, "_run_epoch", dies)
         with pytest.raises(Killed):
-            train(dataset, out=cut, checkpoint_seconds=0, **options)
-    train(dataset, out=cut, **options)
-    assert run_contents(cut) == run_contents(whole)
-    one, two = (load_file(run / "backbone.safetensors") for run in (cut, whole))
+            train(dataset, out=interrupted, checkpoint_seconds=0, **options)
+    train(dataset, out=interrupted, **options)
+    assert run_contents(interrupted) == run_contents(uninterrupted)
+    one, two = (load_file(run / "backbone.safetensors") for run in (interrupted, uninterrupted))
     assert all(torch.equal(one[name], two[name]) for name in two)
 
     start: Any = get_backbone("efficientnet-lite0").trainable().network
@@ -215,8 +217,8 @@ def test_finetuned_run_resumes(
     assert min(name for name in moved if name.startswith("blocks.")).startswith(lowest)
     assert ("conv_stem.weight" in moved) == (settings["finetune"] == "all")
     assert not any("running_" in name for name in moved)
-    assert json.loads((whole / "model.json").read_text())["tuned"] is True
-    check_stored_backbone(whole, dataset, tmp_path / "moved")
+    assert json.loads((uninterrupted / "model.json").read_text())["tuned"] is True
+    check_stored_backbone(uninterrupted, dataset, tmp_path / "moved")
 
 
 def check_stored_backbone(run: Path, dataset: ch.Dataset, moved: Path) -> None:
@@ -233,12 +235,6 @@ def check_stored_backbone(run: Path, dataset: ch.Dataset, moved: Path) -> None:
     (moved / "backbone.safetensors").unlink()
     with pytest.raises((ConfigError, DataError), match=r"backbone\.safetensors"):
         HashModel.load(moved).encode(images, device="cpu")
-
-
-def test_finetuning_needs_a_folder(tmp_path: Path) -> None:
-    data = write_labeled_images(tmp_path / "images", 12)
-    with pytest.raises(ConfigError, match="out="):
-        train(data, **SMALL, finetune="all", cache=tmp_path / "cache")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

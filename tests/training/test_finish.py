@@ -18,6 +18,7 @@ from centerhash.centers import hash_centers
 from centerhash.data import Dataset
 from centerhash.methods.shallow.projections import ITQ
 from centerhash.networks.heads import Head, HeadOptions
+from centerhash.training import finish
 from centerhash.training.finish import code_rotation, label_threshold, read_code
 from centerhash.weights import class_sizes, softmax_weights
 from tests.toys import feature_dataset
@@ -37,14 +38,14 @@ def mean_cosine(logits: NDArray[Any]) -> float:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 12))
-def test_rotation_is_orthogonal_and_helps(seed: int, bits: int) -> None:
+def test_code_rotation_is_orthogonal(seed: int, bits: int) -> None:
     logits = np.random.default_rng(seed).normal(size=(60, bits)) * np.linspace(3, 0.2, bits)
     rotation = code_rotation(logits)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(bits), atol=1e-9)
     assert mean_cosine(logits @ rotation) >= mean_cosine(logits) - 1e-9
 
 
-def test_rotation_of_codes_lengths_and_zeros() -> None:
+def test_code_rotation_by_hand() -> None:
     codes = np.where(np.random.default_rng(0).random((80, 16)) < 0.5, 1.0, -1.0)
     np.testing.assert_allclose(code_rotation(codes * 3), np.eye(16), atol=1e-9)
     logits = np.random.default_rng(1).normal(size=(50, 8))
@@ -53,7 +54,7 @@ def test_rotation_of_codes_lengths_and_zeros() -> None:
     assert np.isfinite(code_rotation(np.vstack([logits, np.zeros((1, 8))]))).all()
 
 
-def test_rotation_keeps_angles_to_centers() -> None:
+def test_rotation_keeps_center_angles() -> None:
     data = feature_dataset()
     assert data.features is not None
     rotated = train(data, method="orthohash", bits=16, epochs=3, head=HeadOptions(rotate=True))
@@ -102,7 +103,7 @@ def best_f1_cut(similarities: NDArray[Any], labels: NDArray[Any]) -> tuple[float
     return max(scores)
 
 
-def test_threshold_has_the_best_f1() -> None:
+def test_label_threshold_has_best_f1() -> None:
     generator = np.random.default_rng(0)
     centers = torch.from_numpy(hash_centers(5, 16)).float()
     labels = generator.random((30, 5)) < 0.4
@@ -112,11 +113,12 @@ def test_threshold_has_the_best_f1() -> None:
     assert label_threshold(logits, labels, centers) == pytest.approx(cut, abs=1e-5)
 
 
-def test_threshold_reads_bounded_entries() -> None:
+def test_label_threshold_of_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish, "_MOST_SIMILARITIES", 8)
     centers = torch.from_numpy(hash_centers(4, 8)).float()
     labels = np.eye(4, dtype=bool)
     spoiled = np.concatenate([labels[:2], labels[:1:-1]])
-    assert label_threshold(centers.numpy(), spoiled, centers, entries=8) == pytest.approx(1)
+    assert label_threshold(centers.numpy(), spoiled, centers) == pytest.approx(1)
 
 
 # Sizes of classes: learned from areas for the weights, and for nothing else
@@ -131,7 +133,7 @@ def sized_dataset() -> Dataset:
 
 @given(st.integers(0, 10_000))
 @example(2112)  # flat enough for a search that stops early
-def test_sizes_are_recovered_from_areas(seed: int) -> None:
+def test_class_sizes_from_areas(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.rand(300, 5, generator=generator) < 0.6
     weights = softmax_weights(torch.randn(300, 5, generator=generator).double(), labels)
@@ -141,14 +143,14 @@ def test_sizes_are_recovered_from_areas(seed: int) -> None:
     torch.testing.assert_close(fitted - fitted.mean(), sizes - sizes.mean(), atol=1e-4, rtol=0)
 
 
-def test_sizes_of_two_labels_by_hand() -> None:
+def test_class_sizes_by_hand() -> None:
     # equal weights and areas of 3 to 1: sizes log(3) apart
     labels, areas = torch.tensor([[True, True]]), torch.tensor([[0.6, 0.2]])
     sizes = class_sizes(torch.full((1, 2), 0.5), labels, areas, ridge=0.0)
     assert float(sizes[0] - sizes[1]) == pytest.approx(np.log(3), abs=1e-6)
 
 
-def test_sizes_without_information() -> None:
+def test_class_sizes_without_areas() -> None:
     labels = torch.tensor([[True, False], [True, True], [False, False]])
     areas = torch.tensor([[0.5, 0.0], [0.0, 0.0], [0.0, 0.0]])
     assert class_sizes(labels.float(), labels, areas).tolist() == [0.0, 0.0]
@@ -187,20 +189,20 @@ def test_sizes_need_evidence(sized_dataset: Dataset, method: str) -> None:
 # General code
 
 
-def test_regression_by_hand() -> None:
+def test_read_code_by_hand() -> None:
     features = np.array([[0.0], [4.0]], np.float32)  # standardized: -1 and 1, sum of squares 2
     code = read_code(np.array([[1.0], [5.0]]), features)
     slope = 4 / (2 + 200)
     np.testing.assert_allclose(code.transform(features), [[3 - slope], [3 + slope]])
 
 
-def test_code_is_read_from_changed_features() -> None:
+def test_read_code_of_changed_features() -> None:
     generator = np.random.default_rng(0)
     before = generator.normal(size=(24_000, 32)).astype(np.float32)
     mixed = np.linalg.qr(generator.normal(size=(32, 32)))[0]
     after = before * np.where(np.arange(32) < 4, 4, 1) @ mixed
-    known, new = slice(20_000), slice(20_000, None)
-    source = ITQ(16).fit(before[known])
-    code = read_code(source.transform(before[known]), after[known].astype(np.float32))
+    old, new = slice(20_000), slice(20_000, None)
+    source = ITQ(16).fit(before[old])
+    code = read_code(source.transform(before[old]), after[old].astype(np.float32))
     equal = (code.transform(after[new]) > 0) == (source.transform(before[new]) > 0)
     assert equal.mean() > 0.9

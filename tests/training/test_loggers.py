@@ -15,7 +15,7 @@ BRIEF = {"epochs": 4, "batch_size": 16, "eval_interval": 2}
 
 
 class Rows:
-    """A logger of one's own."""
+    """A custom logger."""
 
     def __init__(self) -> None:
         self.rows = list[dict[str, float]]()

@@ -52,8 +52,9 @@ def trained(
 
 
 def same_head(first: nn.Module, second: nn.Module) -> bool:
-    one, other = first.state_dict(), second.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    first_state, second_state = first.state_dict(), second.state_dict()
+    same_names = first_state.keys() == second_state.keys()
+    return same_names and all(torch.equal(first_state[name], second_state[name]) for name in first_state)
 
 
 def without_time(log: list[EpochRow]) -> list[EpochRow]:
@@ -87,7 +88,7 @@ def test_learning_rate_by_hand(schedule: str, points: dict[float, float]) -> Non
         assert learning_rate(config, progress) == pytest.approx(expected, abs=1e-12)
 
 
-def test_rate_moves_within_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learning_rate_within_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     step = torch.optim.AdamW.step
 
@@ -101,7 +102,7 @@ def test_rate_moves_within_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["learning_rate"] for row in log] == pytest.approx([0.1, 0.0])
 
 
-def test_adam_decays_within_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adam_decay_in_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step of Adam has the length of the rate, along the sign of gradient plus 0.9 times the weights."""
     steps: list[tuple[Tensor, Tensor, Tensor]] = []
     step = torch.optim.Adam.step
@@ -116,10 +117,10 @@ def test_adam_decays_within_the_gradient(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.optim.Adam, "step", recorded)
     trained(toy_config(optimizer="adam", weight_decay=0.9, schedule="constant", learning_rate=1e-3, epochs=1))
     before, gradient, after = steps[0]
-    whole = gradient + 0.9 * before
-    clear = whole.abs() > 1e-3
-    assert bool((gradient.sign() != whole.sign())[clear].any()), "the decay must decide somewhere"
-    torch.testing.assert_close((before - after)[clear], 1e-3 * whole.sign()[clear], rtol=1e-2, atol=0)
+    total = gradient + 0.9 * before
+    clear = total.abs() > 1e-3
+    assert bool((gradient.sign() != total.sign())[clear].any()), "the decay must decide somewhere"
+    torch.testing.assert_close((before - after)[clear], 1e-3 * total.sign()[clear], rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +136,13 @@ def test_adam_decays_within_the_gradient(monkeypatch: pytest.MonkeyPatch) -> Non
         (1, 4, [1]),
     ],
 )
-def test_batches_hold_every_row_once(count: int, size: int, expected: list[int]) -> None:
+def test_epoch_batches(count: int, size: int, expected: list[int]) -> None:
     batches = epoch_batches(count, size, torch.Generator().manual_seed(1))
     assert [len(batch) for batch in batches] == expected
     assert sorted(torch.cat(batches).tolist()) == list(range(count))
 
 
-def test_order_depends_on_seed_and_epoch() -> None:
+def test_epoch_seed_decides_order() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
         return torch.cat(epoch_batches(50, 8, generator)).tolist()
@@ -151,7 +152,7 @@ def test_order_depends_on_seed_and_epoch() -> None:
     assert len({epoch_seed(seed, epoch) for seed in range(30) for epoch in range(30)}) == 900
 
 
-def test_seed_alone_decides(uninterrupted: tuple[nn.Module, list[EpochRow]]) -> None:
+def test_fit_head_by_seed(uninterrupted: tuple[nn.Module, list[EpochRow]]) -> None:
     torch.manual_seed(12345)
     before = torch.get_rng_state()
     head, log = trained(toy_config(**BRIEF))
@@ -161,18 +162,18 @@ def test_seed_alone_decides(uninterrupted: tuple[nn.Module, list[EpochRow]]) -> 
     assert not same_head(trained(toy_config(**BRIEF, seed=1))[0], head)
 
 
-def test_log_of_an_epoch(uninterrupted: tuple[nn.Module, list[EpochRow]]) -> None:
+def test_fit_head_log(uninterrupted: tuple[nn.Module, list[EpochRow]]) -> None:
     head, log = uninterrupted
     assert not head.training
     assert [row["epoch"] for row in log] == [1, 2, 3, 4, 5]
     for row in log:
-        parts = row.keys() - {"epoch", "loss", "learning_rate", "seconds"}
-        assert parts
-        assert row["loss"] == pytest.approx(sum(row[name] for name in parts), rel=1e-5)
+        terms = row.keys() - {"epoch", "loss", "learning_rate", "seconds"}
+        assert terms
+        assert row["loss"] == pytest.approx(sum(row[name] for name in terms), rel=1e-5)
         assert row["seconds"] >= 0
 
 
-def test_unlabeled_images_change_nothing() -> None:
+def test_fit_head_skips_unlabeled() -> None:
     config = toy_config(**BRIEF)
     features = np.concatenate([FEATURES, FEATURES[:5] * 100])
     labels = np.concatenate([LABELS, np.zeros((5, len(CLASSES)), bool)])
@@ -183,7 +184,7 @@ def test_unlabeled_images_change_nothing() -> None:
     assert np.array_equal(labels, inputs[1])
 
 
-def test_other_rows_are_not_read() -> None:
+def test_fit_head_reads_its_rows() -> None:
     config, rows = toy_config(**BRIEF), np.arange(3, 60, 2)
     spoiled = FEATURES.copy()
     spoiled[np.setdiff1d(ROWS, rows)] = np.nan
@@ -192,7 +193,7 @@ def test_other_rows_are_not_read() -> None:
 
 def test_half_precision_features() -> None:
     config, half = toy_config(**BRIEF), FEATURES.astype(np.float16)
-    first, second = (trained(config, features=part)[0] for part in (half, half.astype(np.float32)))
+    first, second = (trained(config, features=stored)[0] for stored in (half, half.astype(np.float32)))
     assert same_head(first, second)
 
 
@@ -277,12 +278,14 @@ def test_two_labeled_images() -> None:
 def test_accumulated_gradients() -> None:
     """Without batch norm and dropout, a central loss is a mean over images: parts add up to it."""
     head = HeadOptions(standardise=False, input_dropout=0.0, hidden=(8,), hidden_norm=False, dropout=0.0)
-    whole, parts = (toy_config(epochs=2, head=head, gradient_accumulation_steps=count) for count in (1, 4))
-    one, two = (trained(config)[0].state_dict() for config in (whole, parts))
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
+    single, accumulated = (
+        toy_config(epochs=2, head=head, gradient_accumulation_steps=count) for count in (1, 4)
+    )
+    first, second = (trained(config)[0].state_dict() for config in (single, accumulated))
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-4, atol=1e-5)
 
 
-def test_micro_batches_have_two_rows() -> None:
+def test_micro_batches() -> None:
     assert [len(part) for part in micro_batches(torch.arange(7), 4)] == [3, 2, 2]
     assert [part.tolist() for part in micro_batches(torch.arange(3), 8)] == [[0, 1, 2]]

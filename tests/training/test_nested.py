@@ -61,10 +61,10 @@ def test_loss_sums_prefixes() -> None:
     generator = torch.Generator().manual_seed(0)
     centers = torch.where(torch.rand(4, 32, generator=generator) < 0.5, -1.0, 1.0)
     logits, labels = torch.randn(5, 32, generator=generator), torch.rand(5, 4, generator=generator) < 0.6
-    parts = {bits: EWCSLoss(centers[:, :bits], gamma=0.1) for bits in (8, 32)}
-    found = NestedLoss(parts)(logits, labels)
-    expected = parts[32](logits, labels) + parts[8](logits[:, :8], labels) / 8  # (8 / 32) ** 1.5
-    torch.testing.assert_close(found, expected)
+    losses = {bits: EWCSLoss(centers[:, :bits], gamma=0.1) for bits in (8, 32)}
+    loss = NestedLoss(losses)(logits, labels)
+    expected = losses[32](logits, labels) + losses[8](logits[:, :8], labels) / 8  # (8 / 32) ** 1.5
+    torch.testing.assert_close(loss, expected)
 
 
 def test_rotation_keeps_prefixes() -> None:
@@ -72,9 +72,9 @@ def test_rotation_keeps_prefixes() -> None:
     rotation = code_rotation(logits, shorter=(8, 16))
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(24), atol=1e-9)
     for start, end in ((0, 8), (8, 16), (16, 24)):
-        inside = np.zeros(24, bool)
-        inside[start:end] = True
-        assert not rotation[np.ix_(inside, ~inside)].any()
+        block = np.zeros(24, bool)
+        block[start:end] = True
+        assert not rotation[np.ix_(block, ~block)].any()
         np.testing.assert_allclose(
             rotation[start:end, start:end], code_rotation(logits[:, start:end]), atol=1e-9
         )
@@ -88,17 +88,17 @@ def test_shorter_codes_are_prefixes(method: str, data: ch.Dataset, tmp_path: Pat
     codes = model.encode_features(features)
     assert codes.shape == (300, 32)
     for bits in (8, 16):
-        for one in (model.at(bits), ch.load(run / str(bits)), PortableModel.load(run / str(bits))):
-            assert one.bits == bits
-            assert np.array_equal(one.encode_features(features), codes[:, :bits])
+        for shorter in (model.at(bits), ch.load(run / str(bits)), PortableModel.load(run / str(bits))):
+            assert shorter.bits == bits
+            assert np.array_equal(shorter.encode_features(features), codes[:, :bits])
         for name in ("query", "database"):
-            short, whole = read_codes(run / str(bits) / f"{name}.npz"), read_codes(run / f"{name}.npz")
-            assert np.array_equal(short.packed, first_bits(whole.packed, bits))
+            short, full = read_codes(run / str(bits) / f"{name}.npz"), read_codes(run / f"{name}.npz")
+            assert np.array_equal(short.packed, first_bits(full.packed, bits))
         assert evaluate_files([run / str(bits)]).bits == bits
         assert ch.load(run).at(bits).digest == model.at(bits).digest  # type: ignore[attr-defined]
     assert model.at(32) is model
     config = json.loads((run / "config.json").read_text())["config"]
-    assert (config["bits"], [part["bits"] for part in config["shorter"]]) == (32, [8, 16])
+    assert (config["bits"], [code["bits"] for code in config["shorter"]]) == (32, [8, 16])
     first = json.loads((run / "log.jsonl").read_text().splitlines()[0])
     assert {name.partition("_")[2] for name in first if "_" in name} >= {"8", "16"}
     again = ch.train(data, method=method, bits=[8, 16, 32], epochs=2, out=run, progress=False)
@@ -116,7 +116,7 @@ def test_options_of_every_length(data: ch.Dataset) -> None:
     labels = data.labels[:50]
     np.testing.assert_allclose(short.weights(features_of(data)[:50], labels).sum(axis=1), 1, atol=1e-4)
     fixed = ch.train(data, method="ics", bits=(16, 32), epochs=1, options={"lambda": 0.5}, progress=False)
-    assert {part.spec.options["lambda"] for part in (fixed, fixed.at(16))} == {0.5}
+    assert {trained.spec.options["lambda"] for trained in (fixed, fixed.at(16))} == {0.5}
 
 
 def test_other_lengths_replace_folders(data: ch.Dataset, tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_other_lengths_replace_folders(data: ch.Dataset, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="bits"):
         ch.train(data, bits=[24, 32], **settings)
     ch.train(data, bits=[24, 32], overwrite=True, **settings)
-    assert sorted(place.name for place in tmp_path.iterdir() if place.is_dir()) == ["24", "8"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["24", "8"]
     assert [file.name for file in (tmp_path / "8").iterdir()] == ["notes.txt"]

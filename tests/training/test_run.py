@@ -206,9 +206,9 @@ def test_other_settings_are_rejected(
 
 
 def test_other_data_is_rejected(feature_run: Path, tmp_path: Path) -> None:
-    other = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
+    new_data = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
     with pytest.raises(ConfigError, match="fingerprint"):
-        train(other, config=toy_config(), out=feature_run)
+        train(new_data, config=toy_config(), out=feature_run)
 
 
 def test_overwrite(small_folder: Path, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_evaluation_settings(toy_model: HashModel, toy_dataset: Dataset) -> None
     assert (result.k, result.seed, result.exclude_self, list(result.precision)) == (7, 3, True, [2])
 
 
-def test_images_for_a_model_of_features(toy_model: HashModel, scene_folder: Path) -> None:
+def test_evaluate_needs_backbone(toy_model: HashModel, scene_folder: Path) -> None:
     with pytest.raises(ConfigError, match="has no backbone"):
         evaluate(toy_model, scene_folder, cache=None)
 

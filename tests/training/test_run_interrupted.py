@@ -1,4 +1,4 @@
-"""A run may end at any moment and goes on to the same result."""
+"""A run may stop at any moment and resumes to the same result."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_second_trainer_is_rejected(uninterrupted: tuple[Path, Path], tmp_path: 
 @pytest.mark.parametrize("writes", [0, 4, 9])
 def test_full_disk(uninterrupted: tuple[Path, Path], tmp_path: Path, writes: int) -> None:
     folder, finished = uninterrupted
-    left, sync = [writes], os.fsync
+    remaining, sync = [writes], os.fsync
 
     def full(descriptor: int) -> None:
-        if not left[0]:
+        if not remaining[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
-        left[0] -= 1
+        remaining[0] -= 1
         sync(descriptor)
 
     with mock.patch.object(os, "fsync", full), pytest.raises(OutputError):
@@ -110,23 +110,23 @@ def killed_training(folder: Path, kills: int) -> int:
     data, epochs = write_feature_folder(folder / "data", count=1000), 20 * kills
     words = ["train", data, "--method", "csq", "--bits", "32", "--epochs", str(epochs), "--batch-size", "32"]
     words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
-    whole, broken = folder / "whole", folder / "broken"
-    assert cli(*words, "--out", whole).code == 0
+    uninterrupted_run, killed_run = folder / "whole", folder / "broken"
+    assert cli(*words, "--out", uninterrupted_run).code == 0
 
     generator, reached = random.Random(0), 0
     for _ in range(kills):
-        with started(*words, "--out", broken) as process:
-            wait_for_process(process, partial(_is_past, broken, reached), "it trains")
+        with started(*words, "--out", killed_run) as process:
+            wait_for_process(process, partial(_is_past, killed_run, reached), "it trains")
             time.sleep(generator.uniform(0, 0.03))  # any moment of an epoch
             code = process.signal(signal.SIGKILL)
         assert code == -signal.SIGKILL, "the training was over before it could be killed"
-        reached = _epochs(broken)
+        reached = _epochs(killed_run)
     assert kills <= reached < epochs
 
-    done = cli(*words, "--out", broken)
+    done = cli(*words, "--out", killed_run)
     assert done.code == 0, done.err
-    assert run_contents(broken) == run_contents(whole)
-    assert run_log(broken) == run_log(whole)
+    assert run_contents(killed_run) == run_contents(uninterrupted_run)
+    assert run_log(killed_run) == run_log(uninterrupted_run)
     return reached
 
 

@@ -19,7 +19,7 @@ from tests.toys import CLASSES, cli, feature_dataset, run_contents, run_log, toy
 BRIEF = {"epochs": 5, "batch_size": 16}
 
 
-def test_a_tenth_is_held_out() -> None:
+def test_hold_out_a_tenth() -> None:
     dataset = feature_dataset(160)  # the first 40 are queries
     labels = dataset.labels.copy()
     labels[100:] = False
@@ -32,14 +32,14 @@ def test_a_tenth_is_held_out() -> None:
     assert not np.array_equal(hold_out(leaky, 0), hold_out(leaky, 1))
 
 
-def test_at_most_a_thousand_are_held_out() -> None:
+def test_hold_out_at_most_1000() -> None:
     many = np.tile(feature_dataset(40).labels, (400, 1))
     splits = Splits(train=np.arange(40, 16_000), query=np.arange(40), database=np.arange(40, 16_000))
     features = np.zeros((16_000, 2), np.float32)
     assert len(hold_out(Dataset("large", Path("large"), CLASSES, many, splits, features=features), 0)) == 1000
 
 
-def test_rows_are_split_in_order() -> None:
+def test_split_validation_keeps_order() -> None:
     context = RunContext(validation=np.array([2, 5, 9]))
     kept, held_out = context.split_validation(np.array([5, 1, 4, 2]))
     assert (kept.tolist(), held_out.tolist()) == ([1, 4], [5, 2])
@@ -48,14 +48,15 @@ def test_rows_are_split_in_order() -> None:
 def test_validation_map_of_codes() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(60, 8)).astype(np.float32)
-    labels = np.abs(logits[:, :3]) > 0.6  # which signs alone do not tell
+    # Signs alone do not determine these labels.
+    labels = np.abs(logits[:, :3]) > 0.6
     sides = logits[:10], logits[10:], labels[:10], labels[10:]
     codes = (np.where(side >= 0, 1, -1) for side in sides[:2])
     plain = evaluate(*codes, *sides[2:], precision_at=()).map_retrieved  # type: ignore[misc, arg-type]
     configs = [toy_config(bits=8, head={"rotate": rotate}) for rotate in (False, True)]
-    found = [validation_map(*sides, config) for config in configs]
-    assert found[0] == plain
-    assert found[1] != plain
+    maps = [validation_map(*sides, config) for config in configs]
+    assert maps[0] == plain
+    assert maps[1] != plain
 
 
 def test_map_every_interval(tmp_path: Path) -> None:
@@ -68,11 +69,11 @@ def test_map_every_interval(tmp_path: Path) -> None:
     with np.load(tmp_path / "run" / "splits.npz") as splits:
         assert sorted(splits) == ["database", "query", "train", "validation"]
         assert len(splits["validation"]) == 12
-        both = np.concatenate([splits["train"], splits["validation"]])
-    assert np.array_equal(np.sort(both), feature_dataset().splits.train)
+        rows = np.concatenate([splits["train"], splits["validation"]])
+    assert np.array_equal(np.sort(rows), feature_dataset().splits.train)
 
 
-def test_last_map_is_of_the_model(tmp_path: Path) -> None:
+def test_last_map_of_model(tmp_path: Path) -> None:
     dataset, config = feature_dataset(), toy_config(**BRIEF, eval_interval=3)
     model = train(dataset, config=config, out=tmp_path)
     held_out = hold_out(dataset, config.seed)
@@ -84,7 +85,7 @@ def test_last_map_is_of_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_held_out_images_decide_nothing(tmp_path: Path) -> None:
+def test_held_out_images_are_unused(tmp_path: Path) -> None:
     """A run with validation is that of a dataset without these images."""
     dataset, config = feature_dataset(), toy_config(**BRIEF)
     context = RunContext(validation=hold_out(dataset, config.seed))

@@ -1,4 +1,4 @@
-"""The command line: one thin command per verb. What is slow is imported only inside the commands."""
+"""The command line: one thin command per verb. Slow modules are imported only inside the commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from centerhash.cli.photos import photos_app
 from centerhash.cli.serve import serve
 from centerhash.core.version import __version__
 
-# The panels of the help, in its order.
+# The help lists panels and commands in this order.
 PANELS: dict[str, tuple[Any, ...]] = {
     "Search": (index_app, photos_app, serve, training.explain),
     "Train": (
@@ -28,7 +28,7 @@ PANELS: dict[str, tuple[Any, ...]] = {
     "Experiments": (experiments.compare, experiments.tune),
     "Info": (info.methods, info.backbones, info.datasets, info.download, info.doctor),
 }
-# The commands with the settings of training as options.
+# These commands have the settings of training as options.
 SETTINGS: dict[Any, type[SettingsCommand]] = {
     training.train: SettingsCommand,
     experiments.compare: GridCommand,
@@ -37,10 +37,10 @@ SETTINGS: dict[Any, type[SettingsCommand]] = {
 
 
 class _Ordered(TyperGroup):
-    """The commands in the order of PANELS, which begins with the groups; Typer itself puts these last."""
+    """A group that lists commands in the order of PANELS, which begins with the groups; Typer itself puts these last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names."""
+        """Return the names of the commands."""
         return sorted(self.commands, key=lambda name: not isinstance(self.commands[name], TyperGroup))
 
 

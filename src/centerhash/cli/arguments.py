@@ -1,7 +1,7 @@
 """Arguments and options of several commands, their shell completion, and readers of their texts.
 
-Completion runs at every press of the tab key: nothing here imports torch. Typer itself keeps the words that start with
-what was typed; if none does, the shell offers files.
+Completion runs at every press of the tab key, so this module does not import torch. Typer itself keeps the words that
+start with the typed letters; if none does, the shell offers files.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ from typer.main import get_command
 
 from centerhash.core.errors import ConfigError, unknown_name
 
-# Completion
-
 Completion: TypeAlias = Callable[[], list[str]]
 
-# Importing the modules that define these takes seconds; tests keep both equal.
+# Importing the modules that define these takes seconds; a test compares both.
 FORMATS = ("npz", "parquet")
 RUNNERS = ("local", "ray")
 
 
 def one_of(*words: str) -> Completion:
-    """Complete one of a few fixed words."""
+    """Return the completion of one of a few fixed words."""
     return lambda: list(words)
 
 
-def name_in(table: str, *more: str) -> Completion:
-    """Complete a name of a table, such as "networks.engines:ENGINES", which is imported only then."""
+def name_in(table: str, *words: str) -> Completion:
+    """Return the completion of fixed words and names of a table, such as "networks.engines:ENGINES", imported then."""
     module, _, attribute = table.partition(":")
-    return lambda: [*more, *getattr(import_module(f"centerhash.{module}"), attribute)]
+    return lambda: [*words, *getattr(import_module(f"centerhash.{module}"), attribute)]
 
 
 complete_methods = name_in("methods.registry:METHODS")
@@ -48,11 +46,8 @@ complete_datasets = name_in("data.published:DATASETS")
 
 
 def complete_presets() -> list[str]:
-    """Complete a preset of training."""
+    """Return the names of the presets of training."""
     return import_module("centerhash.training.presets").preset_names()  # type: ignore[no-any-return]
-
-
-# Options
 
 
 def option(
@@ -65,12 +60,12 @@ def option(
 ) -> Any:
     """Return an option in a panel of the help; `words` are its allowed values, or complete them.
 
-    `default` is shown if the default itself is None.
+    `default` is a text for the help if the default itself is None.
     """
     text = help if callable(words) or not words else f"{help}: {', '.join(words)}"
     complete = words if callable(words) else one_of(*words) if words else None
-    shown = f"{text} [default: {default}]" if default else text
-    return typer.Option(help=shown, autocompletion=complete, rich_help_panel=panel, min=min)
+    text += f" [default: {default}]" if default else ""
+    return typer.Option(help=text, autocompletion=complete, rich_help_panel=panel, min=min)
 
 
 def flag(name: str, help: str, panel: str | None = None) -> Any:
@@ -116,8 +111,7 @@ NoLabelsOption = Annotated[
     bool, flag("--no-labels", "use images at any depth and ignore their labels", "Data")
 ]
 
-# Of train, compare and tune.
-
+# The next ones are for train, compare and tune.
 DataArgument: Any = typer.Argument(
     help="folder of a dataset, or with --root a name of `centerhash datasets`",
     autocompletion=complete_datasets,
@@ -127,8 +121,7 @@ ListsOption = Annotated[
     Path | None, option("folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'", panel="Data")
 ]
 
-# Of compare and tune.
-
+# The next ones are for compare and tune.
 MethodsOption = Annotated[
     str, option("all, or names such as csq,ics", name_in("methods.registry:METHODS", "all"))
 ]
@@ -145,9 +138,8 @@ ValidationOption = Annotated[
 DepthOption = Annotated[int, typer.Option("-k", "--top", min=1, help="depth k of mAP@k")]
 JobsOption = Annotated[int, option("runs at the same time, sharing the CPUs", panel="Running", min=1)]
 
-# Options of training, from the fields of its configuration
-
-PANELS = (None, "Training", "Head", "Backbone", "Data", "Running")
+# The help lists these panels in this order; None has the options without a panel.
+OPTION_PANELS = (None, "Training", "Head", "Backbone", "Data", "Running")
 _COMPLETED = {"method": complete_methods, "backbone": complete_backbones}
 
 
@@ -157,28 +149,30 @@ class SettingsCommand(TyperCommand):
     The options are built when this command runs: the classes of the settings take long to import.
     """
 
-    # Settings without an option.
+    # These settings have no option.
     omitted: tuple[str, ...] = ()
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return all parameters in the order of the help's panels, required ones first."""
         declared: list[Any] = super().get_params(ctx)
-        required = [one for one in declared if one.required]
-        parameters = [*required, *self._settings(), *(one for one in declared if not one.required)]
-        return sorted(parameters, key=lambda one: PANELS.index(getattr(one, "rich_help_panel", None)))
+        required = [item for item in declared if item.required]
+        parameters = [*required, *self._settings(), *(item for item in declared if not item.required)]
+        return sorted(
+            parameters, key=lambda item: OPTION_PANELS.index(getattr(item, "rich_help_panel", None))
+        )
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        values = {one.name: ctx.params.pop(one.name) for one in self._settings()}
+        values = {setting.name: ctx.params.pop(setting.name) for setting in self._settings()}
         ctx.obj = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
 
     def _settings(self) -> list[Any]:
-        return [one for one in _setting_options() if one.name not in self.omitted]
+        return [setting for setting in _setting_options() if setting.name not in self.omitted]
 
 
 class GridCommand(SettingsCommand):
-    """A command that trains methods x bits x seeds with the same settings; it measures nothing during training."""
+    """A command that trains methods x bits x seeds with the same settings, without evaluations during training."""
 
     omitted = ("method", "bits", "seed", "eval_interval")
 
@@ -200,11 +194,11 @@ def _setting_options() -> list[Any]:
                 panel=extra["panel"] or None,
                 default=extra["shown"] or str(field.default),
             )
-            kinds = get_args(field.annotation) or (field.annotation,)
+            types = get_args(field.annotation) or (field.annotation,)
             # Several lengths of codes are separated by commas.
-            plain = () if name == "bits" else (bool, int, float)
-            kind: Any = next((kind for kind in kinds if kind in plain), str)
-            annotation: Any = Annotated[kind | None, setting]
+            parsed = () if name == "bits" else (bool, int, float)
+            value_type: Any = next((item for item in types if item in parsed), str)
+            annotation: Any = Annotated[value_type | None, setting]
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def settings() -> None: ...
@@ -214,8 +208,6 @@ def _setting_options() -> list[Any]:
     app.command()(settings)
     return get_command(app).params
 
-
-# Texts
 
 _PARAMETER = re.compile(r"`([a-z_0-9]+)=([^`]*)`")
 
@@ -281,7 +273,7 @@ def read_methods(text: str) -> list[str]:
     return [get_method(name).name for name in names]
 
 
-# The grid chooses some settings itself, and all methods share the features of one network.
+# The grid sets some settings itself, and all methods share the features of one network.
 _FIXED = (*GridCommand.omitted, "backbone", "weights", "pretrained", "crop", "pool", "options")
 
 

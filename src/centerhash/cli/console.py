@@ -1,4 +1,4 @@
-"""What the command line shows: progress on stderr, tables on stdout."""
+"""The output of the command line: progress on stderr, tables on stdout."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @cache
 def stream(stderr: bool = False) -> Console:
-    """Standard output, or stderr, as a console on which labels and file names cannot steer the terminal.
+    """Return standard output, or stderr, as a console on which labels and file names cannot control the terminal.
 
-    It knows no markup and no emoji codes: names are printed as they are, also "[b]" and ":dog:".
+    It has no markup and no emoji codes: names are printed as they are, also "[b]" and ":dog:".
     """
     # This import takes as long as all others together.
     from rich.console import Console
@@ -48,13 +48,13 @@ def stream(stderr: bool = False) -> Console:
     return Plain(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-# Errors of writing to standard output, if that is a file or a pipe.
+# Writing to standard output raises these if it is a file or a pipe.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 def run(app: typer.Typer, name: str) -> None:
-    """Run a command line: our own errors exit with code 2 and one message, never a traceback."""
-    # File names need not be text, nor does every terminal show "█".
+    """Run a command line: errors of the package exit with code 2 and one message, never a traceback."""
+    # A file name may have bytes that are no text, and a terminal may lack "█".
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -64,21 +64,21 @@ def run(app: typer.Typer, name: str) -> None:
             # Errors of writing are reported here, not by Python at exit.
             sys.stdout.flush()
     except (CenterhashError, ImportError) as error:
-        shown = missing_library(error) if isinstance(error, ImportError) else error
-        if shown is None:
+        message = missing_library(error) if isinstance(error, ImportError) else error
+        if message is None:
             raise
-        print(f"error: {visible(with_flags(str(shown)))}", file=sys.stderr)
+        print(f"error: {visible(with_flags(str(message)))}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno not in _WRITE_ERRORS or error.filename is not None:
             raise
-        # Python would try again at exit.
+        # Python would write again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print(f"error: cannot write the output: {os.strerror(error.errno)}.", file=sys.stderr)
         raise SystemExit(2) from None
-    except SystemExit as ended:
-        # Typer's code for an interrupt.
-        if ended.code == 130:
+    except SystemExit as stop:
+        # Typer exits with 130 after an interrupt.
+        if stop.code == 130:
             print("interrupted: the same command resumes where it stopped.", file=sys.stderr)
         raise
 
@@ -88,9 +88,9 @@ def progress() -> AbstractContextManager[Progress]:
     return bars(stream(stderr=True))
 
 
-def output(what: str | Table) -> None:
+def output(content: str | Table) -> None:
     """Print a line or a table; lines are not wrapped, so that paths can be copied."""
-    stream().print(what, soft_wrap=isinstance(what, str))
+    stream().print(content, soft_wrap=isinstance(content, str))
 
 
 def log(text: str) -> None:
@@ -146,44 +146,41 @@ def features_by(engine: Engine | None) -> str:
     return f", features by {engine.name}"
 
 
-def report_added(done: SyncResult, now: str) -> None:
-    """Print what became of the images of one `add`; `now` is what there is after it."""
+def report_added(result: SyncResult, summary: str) -> None:
+    """Print the result of an `add`, and a `summary` of the index after it."""
     from centerhash.data.listing import skipped_text
 
-    if done.broken:
-        warn(
-            [
-                f"{counted(len(done.broken), 'image')} skipped as unreadable:\n{first_reasons(done.broken.values())}"
-            ]
-        )
-    others = {
-        "under a new path": done.moved,
-        "files are gone": done.gone,
-        "removed before, left out": done.removed,
+    if result.broken:
+        reasons = first_reasons(result.broken.values())
+        warn([f"{counted(len(result.broken), 'image')} skipped as unreadable:\n{reasons}"])
+    counts = {
+        "under a new path": result.moved,
+        "files are gone": result.gone,
+        "removed before, left out": result.removed,
     }
-    shown = "".join(f", {count:,} {what}" for what, count in others.items() if count)
-    output(f"{counted(done.added, 'image')} added, {done.known:,} already known{shown}; {now}")
-    if done.given or done.predicted:
-        output(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
-    if done.skipped:
-        output(f"skipped: {skipped_text(done.skipped)}")
+    details = "".join(f", {count:,} {state}" for state, count in counts.items() if count)
+    output(f"{counted(result.added, 'image')} added, {result.known:,} already known{details}; {summary}")
+    if result.given or result.predicted:
+        output(f"labels of the added images: {result.given:,} given, {result.predicted:,} predicted")
+    if result.skipped:
+        output(f"skipped: {skipped_text(result.skipped)}")
 
 
 def show_query(labels: Iterable[Any]) -> None:
     """Print the labels that explain a query, with their weights."""
-    shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in labels)
-    if shown:
-        output(f"query: {shown}")
+    text = ", ".join(f"{row.label} {row.weight:.2f}" for row in labels)
+    if text:
+        output(f"query: {text}")
 
 
 def show_results(results: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], note: str = "") -> None:
     """Print a table of results: their distances, ids, labels with shares, and further columns."""
-    shown: dict[str, Callable[[Any], str]] = {">distance": lambda row: str(row.distance)}
+    cells: dict[str, Callable[[Any], str]] = {">distance": lambda row: str(row.distance)}
     if any(row.general is not None for row in results):
-        shown[">general"] = lambda row: "-" if row.general is None else str(row.general)
-    shown |= {"id": lambda row: str(row.id), "labels": labels_of, **columns}
-    rows = [[show(row) for show in shown.values()] for row in results]
-    table(f"{counted(len(results), 'result')}{note}", tuple(shown), rows)
+        cells[">general"] = lambda row: "-" if row.general is None else str(row.general)
+    cells |= {"id": lambda row: str(row.id), "labels": labels_of, **columns}
+    rows = [[cell(row) for cell in cells.values()] for row in results]
+    table(f"{counted(len(results), 'result')}{note}", tuple(cells), rows)
 
 
 def labels_of(row: Any) -> str:
@@ -194,12 +191,12 @@ def labels_of(row: Any) -> str:
 
 
 def report_task(done: int, total: int, task: Task, row: Row) -> None:
-    """Print one line on stderr for a task of an experiment that has ended."""
+    """Print a line on stderr for a finished or failed task of an experiment."""
     if "error" in row:
         text = f"failed: {row['error']}"
     else:
-        retrieved, every = (row["evaluation"][name] for name in ("map_retrieved", "map_all"))
-        text = f"mAP {retrieved:.4f} over retrieved, {every:.4f} over all relevant items"
+        scores = row["evaluation"]
+        text = f"mAP {scores['map_retrieved']:.4f} over retrieved, {scores['map_all']:.4f} over all relevant items"
         text += f", {row['train_seconds']:.0f} s"
     log(f"{done}/{total}  {task.name}: {text}")
 
@@ -209,14 +206,14 @@ def report_failures(failures: Sequence[Row], folder: Path) -> None:
     from centerhash.experiments.runner import failure_text
 
     if failures:
-        shown = "\n".join(f"  {failure_text(row)}" for row in failures)
+        lines = "\n".join(f"  {failure_text(row)}" for row in failures)
         next_step = f"The same command tries them again; details are in {folder / 'failures.jsonl'}."
-        warn([f"{len(failures)} training runs failed, all others are kept:\n{shown}\n{next_step}"])
+        warn([f"{len(failures)} training runs failed, all others are kept:\n{lines}\n{next_step}"])
         raise typer.Exit(1)
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
-    """Return one line per fact that a reader of the metrics must know."""
+    """Return one line per fact that readers of the metrics need."""
     notes = [
         f"{result.queries:,} queries, {result.database:,} database items, {result.bits} bits; "
         f"ties broken by permutation {result.seed}."

@@ -1,4 +1,4 @@
-"""What is installed here and whether an index is sound, for bug reports."""
+"""The installed versions and engines, and the state of an index, for bug reports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def diagnose(index: Path | None = None) -> dict[str, Any]:
     """Return the versions, the engines, the facts of an index and its model, and a list of problems."""
     versions = {"centerhash": __version__, "python": platform.python_version(), "system": platform.platform()}
     versions |= {"cpus": str(os.cpu_count()), **{name: _version(name) for name in _packages()}}
-    here = {name: find_spec(library) is not None for name, library in ENGINES.items()}
-    engines = {name: "usable" if is_here else NOT_INSTALLED for name, is_here in here.items()}
+    is_installed = {name: find_spec(library) is not None for name, library in ENGINES.items()}
+    engines = {name: "usable" if usable else NOT_INSTALLED for name, usable in is_installed.items()}
     report: dict[str, Any] = {"versions": versions, "engines": engines, "problems": []}
-    if here["torch"]:
+    if is_installed["torch"]:
         try:
             import torch
 
@@ -45,7 +45,7 @@ def diagnose(index: Path | None = None) -> dict[str, Any]:
 
 
 def _packages() -> Iterator[str]:
-    """Yield the packages that centerhash declares, without those for its development."""
+    """Yield the dependencies of centerhash, without those for its development."""
     extras = {extra.name for extra in EXTRAS.values()}
     for line in metadata.requires("centerhash") or []:
         name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"](\w+)", line)

@@ -49,7 +49,7 @@ def compare(
     from centerhash.experiments.compare import compare as run
     from centerhash.experiments.compare import planned_runs, read_results, write_comparison
     from centerhash.experiments.runner import read_failures
-    from centerhash.experiments.tables import terminal_tables
+    from centerhash.experiments.tables import tables
     from centerhash.experiments.tasks import Source, plan_tasks, shared_backbone
     from centerhash.experiments.tune import read_best
 
@@ -67,9 +67,9 @@ def compare(
         tasks = plan_tasks(names, arguments.read_bits(bits), seeds, per_method, training, points)
         network = shared_backbone(training)
         source = Source(data, k, validation, cache, device, skip_broken, root, lists, network)
-        left = len(planned_runs(tasks, out, keep))
-        finished = f"; the other {len(tasks) - left:,} are finished" if left < len(tasks) else ""
-        console.log(f"{left:,} of {len(tasks):,} training runs to do{finished}")
+        planned = len(planned_runs(tasks, out, keep))
+        finished = f"; the other {len(tasks) - planned:,} are finished" if planned < len(tasks) else ""
+        console.log(f"{planned:,} of {len(tasks):,} training runs to do{finished}")
         reporting: dict[str, Any] = {"on_done": console.report_task, "warn": console.warn, "jobs": jobs}
         with console.progress() as progress:
             rows, failed = run(
@@ -77,8 +77,9 @@ def compare(
             )
     if rows:
         summary = write_comparison(rows, folder, read_failures(folder))
-        for table in terminal_tables(summary):
-            console.output(table)
+        for title, (first, *heads), lines in tables(summary):
+            columns = [first, *(f">{head}" for head in heads)]
+            console.table(f"{summary.first['data']}: {title}", columns, lines)
         console.output(summary.title)
         console.output(f"page: {folder / 'report.html'}")
         if keep:
@@ -126,10 +127,9 @@ def tune(
             source, names, bits, out, budget, training=training, progress=progress, **reporting
         )
     rows = []
-    for name, choice in best.items():
-        default = "failed" if choice.default is None else f"{choice.default:.4f}"
-        scores = (default, f"{choice.part:.4f}", f"{choice.score:.4f}")
-        rows.append((name, str(choice.trials), *scores, point_text(choice.point)))
+    for name, (point, score, trial_score, default_score, count) in best.items():
+        default = "failed" if default_score is None else f"{default_score:.4f}"
+        rows.append((name, str(count), default, f"{trial_score:.4f}", f"{score:.4f}", point_text(point)))
     heads = ("method", ">trials", ">default", ">best", ">all epochs", "setting")
     if best:
         console.table(f"mAP of held-out training images, {bits} bits", heads, rows)

@@ -182,7 +182,7 @@ def _overview(inspection: Inspection) -> list[tuple[str, str]]:
 
 
 def _classes(inspection: Inspection) -> list[tuple[str, ...]]:
-    """The classes by frequency; of many, the most frequent and the rarest."""
+    """Return the rows of the classes by frequency; of many classes, the most frequent and the rarest."""
     ranked = sorted(inspection.classes, key=lambda entry: entry.images, reverse=True)
     rows: list[tuple[str, ...]] = []
     for entry in ranked:
@@ -195,7 +195,7 @@ def _classes(inspection: Inspection) -> list[tuple[str, ...]]:
 
 
 def _images(inspection: Inspection) -> list[tuple[str, str]]:
-    """Broken images and copies."""
+    """Return the rows of broken images and copies."""
     broken, copies = inspection.broken or {}, inspection.copies or ()
     rows = [("broken", f"{len(broken):,}"), *(("", reason) for reason in list(broken.values())[:5])]
     for case in copies:

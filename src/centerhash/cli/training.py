@@ -78,7 +78,7 @@ def train(
     if not dataset.has_labels:
         images = console.counted(len(dataset), "image")
         console.output(f"{data}: {images} without labels, so {model.spec.method} was trained")
-    shorter = "".join(f", {out / str(part.bits)} ({part.bits} bits)" for part in model.spec.shorter)
+    shorter = "".join(f", {out / str(code.bits)} ({code.bits} bits)" for code in model.spec.shorter)
     after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
     console.output(f"run: {out}{shorter}  next: `centerhash {after}`")
 
@@ -167,16 +167,17 @@ def encode(
         reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
         reading["progress"] = report
         if is_file:
-            done = encode_to_file(load(model), images, out, cache=cache or default_cache(), **reading)
+            result = encode_to_file(load(model), images, out, cache=cache or default_cache(), **reading)
         else:
             reading |= {"runner": runner, "ray_address": ray_address, "workers": workers}
-            done = encode_shards(model, images, out, shard_size=shard_size or SHARD_SIZE, **reading)
-    console.warn(done.warnings)
-    if done.broken:
-        console.warn([broken_text(done.broken, done.count + len(done.broken))])
-    existing = f", {done.existing:,} of them from before" if done.existing else ""
-    shards = f" in {console.counted(done.shards, 'shard')}{existing}" if done.shards else ""
-    console.output(f"{console.counted(done.count, 'code')}{shards}: {out}{console.features_by(done.engine)}")
+            result = encode_shards(model, images, out, shard_size=shard_size or SHARD_SIZE, **reading)
+    console.warn(result.warnings)
+    if result.broken:
+        console.warn([broken_text(result.broken, result.count + len(result.broken))])
+    existing = f", {result.existing:,} of them from before" if result.existing else ""
+    shards = f" in {console.counted(result.shards, 'shard')}{existing}" if result.shards else ""
+    engine = console.features_by(result.engine)
+    console.output(f"{console.counted(result.count, 'code')}{shards}: {out}{engine}")
 
 
 def explain(
@@ -229,11 +230,11 @@ def export(
     from centerhash.model.export import export_model
     from centerhash.model.loading import load
 
-    done = export_model(load(model), out, images=images)
+    result = export_model(load(model), out, images=images)
     if as_json:
-        console.print_json(asdict(done))
+        console.print_json(asdict(result))
         return
-    console.output(str(done))
+    console.output(str(result))
 
 
 def publish(

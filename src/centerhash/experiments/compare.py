@@ -1,6 +1,6 @@
 """`centerhash compare`: methods x bits x seeds on one dataset; tables, times, and a page with plots.
 
-    rows, failures = compare(Source("photos"), plan_tasks(["csq", "ics"], [64], seeds=1), "table")
+    rows, failures = compare(Source(Path("photos")), plan_tasks(["csq", "ics"], [64], seeds=1), "table")
     write_comparison(rows, "table", failures)
 
 Tables and page are written from the stored rows alone.
@@ -12,17 +12,16 @@ import hashlib
 import json
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from markupsafe import Markup
 
-from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.core.rendering import templates_of
@@ -30,28 +29,26 @@ from centerhash.evaluation import Evaluation
 from centerhash.experiments import plots, tables
 from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded, run_tasks, unfinished
 from centerhash.experiments.tables import LINE, MAPS, Summary
-from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, trains_network
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import Head
-from centerhash.training.finish import code_rotation, rotation_sample
-from centerhash.training.run_folder import drop_checkpoints, logits_in_chunks, write_code_files
+from centerhash.training.finish import code_rotation, rotation_rows
+from centerhash.training.run_folder import drop_checkpoints, write_code_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RUNS = "runs"  # below the folder of a comparison, if models and codes are kept
-
 
 def run_folder(out: Path, task: Task) -> Path:
-    """The folder of the run of a task; its name ends with a digest of all settings."""
+    """Return the folder of the run of a task; its name ends with a digest of all settings."""
     config = task.resolved
     digest = hashlib.blake2b(task.key.encode(), digest_size=4).hexdigest()
-    return out / RUNS / f"{config['method']}-{config['bits']}-seed{config['seed']}-{digest}"
+    return out / "runs" / f"{config['method']}-{config['bits']}-seed{config['seed']}-{digest}"
 
 
 def planned_runs(tasks: Sequence[Task], out: Path, keep: bool) -> list[Task]:
-    """The tasks that `out` has no rows of, or with `keep` no rows that name their models and codes."""
+    """Return the tasks that `out` has no rows of, or with `keep` no rows that name their models and codes."""
     return unfinished(tasks, read_rows(out / RESULTS), "run" if keep else "config")
 
 
@@ -88,63 +85,58 @@ def train_and_evaluate(
     and rotated, since the rotation comes after training.
     """
     started = time.perf_counter()
-    if trains_network(task.config) and out is not None:
+    if task.trains_backbone and out is not None:
         model, setup, train_seconds = setup.finetune(task, run_folder(out, task))
     else:
         model = setup.train(task)
         train_seconds = time.perf_counter() - started
-    trained, splits = time.perf_counter(), setup.dataset.splits
-    query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
+    trained = time.perf_counter()
+    codes = setup.encode(model)
     encoded = time.perf_counter()
-    depths = [depth for depth in plots.DEPTHS if depth <= len(database)]
-    result = setup.evaluate(model.bits, query, database, precision_at=depths)
+    query_count, database_count = (len(side.packed) for side in codes)
+    depths = [depth for depth in plots.DEPTHS if depth <= database_count]
+    result = setup.evaluate(codes, precision_at=depths)
     row = {
         "config": dict(task.resolved),
         "evaluation": rounded(result.to_dict()),
         "train_seconds": round(train_seconds, 3),
         "encode_seconds": round(encoded - trained, 3),
-        "images_per_second": round((len(query) + len(database)) / (encoded - trained), 1),
+        "images_per_second": round((query_count + database_count) / (encoded - trained), 1),
         "evaluate_seconds": round(time.perf_counter() - encoded, 3),
         "threads": torch.get_num_threads(),
     }
     if both_forms and get_method(model.spec.method).family != "shallow":
-        other = rotated_result(setup, model)
-        both = (other, result) if model.spec.head.rotate else (result, other)
-        for form, scores in zip(tables.FORMS, both, strict=True):
+        other_result = rotated_result(setup, model)
+        results = (other_result, result) if model.spec.head.rotate else (result, other_result)
+        for form, scores in zip(tables.FORMS, results, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
     if out is None:
         return row
     folder = run_folder(out, task)
     if keep:
         model.save(make_folder(folder))
-        write_code_files(folder, model.bits, (query, database), setup.dataset, splits)
+        write_code_files(folder, codes)
         drop_checkpoints(folder)
         row["run"] = folder.relative_to(out).as_posix()
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # other runs are there, or this one needed no folder
+        # A folder with other runs stays.
+        with suppress(OSError):
             folder.parent.rmdir()
     return row
 
 
 def rotated_result(setup: EvaluationSetup, model: HashModel) -> Evaluation:
     """Evaluate the other form of a deep model's logits: as trained if it rotates them, else rotated."""
-    splits = setup.dataset.splits
     if isinstance(model.network, Head) and model.network.rotation is not None:
         rotation = model.network.rotation.matrix.double().numpy().T
     else:
-        rotation = code_rotation(model.logits(setup.features[splits.train[rotation_sample(splits.train)]]))
-    query, database = (
-        np.concatenate(
-            [pack(binarize(logits @ rotation)) for _, logits in logits_in_chunks(model, setup.features, rows)]
-        )
-        for rows in (splits.query, splits.database)
-    )
-    return setup.evaluate(model.bits, query, database)
+        rotation = code_rotation(model.logits(setup.features[rotation_rows(setup.dataset.splits.train)]))
+    return setup.evaluate(setup.encode(model, rotation))
 
 
 def read_results(folder: str | Path) -> list[Row]:
-    """The rows of the comparison in `folder`."""
+    """Read the rows of the comparison in `folder`."""
     path = Path(folder) / RESULTS
     rows = read_rows(path)
     if not rows:
@@ -163,7 +155,7 @@ def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence
 
 
 def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
-    """The page as HTML text."""
+    """Return the page as HTML text."""
     facts = [f"{name} {version}" for name, version in summary.first.get("versions", {}).items()]
     # The last run of a line has the most bits.
     last = summary.runs.groupby(LINE)["row"].last()
@@ -187,21 +179,19 @@ def _settings(row: Row) -> str:
 
 
 def _plots(summary: Summary) -> dict[str, Figure]:
-    """The figures by title: mAP, one point per Hamming radius, and precision by rank."""
+    """Return the figures by title: mAP, one point per Hamming radius, and precision by rank."""
     lines = summary.lines
-    recall: dict[str, list[plots.Series]] = {f"{bits} bits": [] for bits in summary.bits}
-    precision: dict[str, list[plots.Series]] = {f"{bits} bits": [] for bits in summary.bits}
-    for (method, variant, bits), rows in summary.runs.groupby([*LINE, "bits"], sort=False)["row"]:
-        title, evaluations = lines[method, variant], [row["evaluation"] for row in rows]
-        recall[f"{bits} bits"].append(plots.Series(title, method, *plots.recall_points(evaluations)))
-        precision[f"{bits} bits"].append(plots.Series(title, method, *plots.precision_points(evaluations)))
-    means: dict[str, list[plots.Series]] = {}
+    means, recall, precision = (defaultdict[str, list[plots.Series]](list) for _ in range(3))
+    for bits, runs in summary.runs.groupby("bits"):
+        for line, rows in runs.groupby(LINE, sort=False)["row"]:
+            method, evaluations = (lines[line], line[0]), [row["evaluation"] for row in rows]
+            recall[f"{bits} bits"].append(plots.Series(*method, *plots.recall_points(evaluations)))
+            precision[f"{bits} bits"].append(plots.Series(*method, *plots.precision_points(evaluations)))
     for metric, name in MAPS.items():
         scores = summary.runs.groupby([*LINE, "bits"])[metric].agg(["mean", "std"]).fillna(0.0)
-        means[f"mAP@{summary.depth:,}, {name}"] = [
-            plots.Series(title, line[0], *scores.loc[line].reset_index().to_numpy().T.tolist())
-            for line, title in lines.items()
-        ]
+        for line, title in lines.items():
+            points = scores.loc[line].reset_index().to_numpy().T.tolist()
+            means[f"mAP@{summary.depth:,}, {name}"].append(plots.Series(title, line[0], *points))
     random = [summary.random(metric) for metric in MAPS]
     return {
         "mAP against bits": plots.line_plot(means, "bits", "mean average precision", summary.bits, random),

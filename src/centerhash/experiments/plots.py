@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class LineStyle(NamedTuple):
-    """How a method is drawn."""
+    """The style of a method's lines, in the words of matplotlib."""
 
     color: str
-    line: str = "-"
-    mark: str = "."
+    linestyle: str = "-"
+    marker: str = "."
 
 
 # The colors of Okabe and Ito with gray for yellow, which differ for all common kinds of color vision.
@@ -60,24 +60,23 @@ _STYLE: dict[Any, Any] = {
 }
 RANKS = (1, 10, 100, 1000)
 DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-MOST_CLASSES, MOST_POINTS = 40, 2_000
+_MOST_CLASSES, _MOST_POINTS = 40, 2_000
 
 
 def line_style(method: str) -> LineStyle:
-    """The look of a method: the line style tells shallow and deep ones apart, color and marker are its own."""
+    """Return the style of a method: dotted for a shallow one, and a color and marker of which no two are equal."""
     if method not in METHODS:
         return LineStyle("#000000")
-    mark, color = divmod([*dict.fromkeys((*_FIRST, *METHODS))].index(method), len(_COLORS))
-    return LineStyle(
-        _COLORS[color], ":" if METHODS[method].family == "shallow" else "-", "osD^vPX*"[mark % 8]
-    )
+    marker, color = divmod([*dict.fromkeys((*_FIRST, *METHODS))].index(method), len(_COLORS))
+    linestyle = ":" if METHODS[method].family == "shallow" else "-"
+    return LineStyle(_COLORS[color], linestyle, "osD^vPX*"[marker % 8])
 
 
 @contextmanager
 def new_figure(
     width: float, height: float, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure in the common style with its axes row by row; no window system is needed."""
+    """Create a figure in the common style with its axes row by row; no window system is needed."""
     with require("matplotlib").rc_context(_STYLE):
         figure = require("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
         yield figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
@@ -93,14 +92,14 @@ def _file(figure: Figure, kind: str) -> bytes:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure, atomically, as its ending says."""
+    """Write a figure, atomically, in the format of the path's ending."""
     with atomic(path) as stream:
         stream.write(_file(figure, Path(path).suffix[1:]))
     return Path(path)
 
 
 def svg_text(figure: Figure) -> Markup:
-    """The figure as an <svg> element for a page."""
+    """Return the figure as an <svg> element for a page."""
     text = _file(figure, "svg").decode()
     return Markup(text[text.index("<svg") :])  # nosec B704
 
@@ -122,22 +121,24 @@ def line_plot(
     ticks: Sequence[float] = (),
     random: Sequence[float] = (),
 ) -> Figure:
-    """A panel per title with a common legend below; `ticks` make a logarithmic x axis.
+    """Draw a panel per title with a common legend below; `ticks` make a logarithmic x axis.
 
     `random` is the level of a random ranking in each panel.
     """
     handles: dict[str, Any] = {}
     width = 3.7 * max(len(panels), 1.3)
     legend_columns = int(width // 2)
-    most = max(map(len, panels.values()))
-    with new_figure(width, 3.4 + 0.2 * -(-most // legend_columns), len(panels)) as (figure, axes):
-        for number, (axis, (title, drawn)) in enumerate(zip(axes, panels.items(), strict=True)):
-            for series in drawn:
-                color, line, mark = line_style(series.method)
-                style: dict[str, Any] = {"color": color, "linestyle": line, "marker": mark, "capsize": 2}
+    legend_rows = -(-max(map(len, panels.values())) // legend_columns)
+    with new_figure(width, 3.4 + 0.2 * legend_rows, len(panels)) as (figure, axes):
+        for number, (axis, (title, lines)) in enumerate(zip(axes, panels.items(), strict=True)):
+            for series in lines:
+                style: dict[str, Any] = {**line_style(series.method)._asdict(), "capsize": 2}
                 # Other settings of a method have hollow markers.
-                first = series is next(one for one in drawn if one.method == series.method)
-                style |= {"markevery": max(1, len(series.x) // 8), "mfc": color if first else "white"}
+                is_first = series is next(line for line in lines if line.method == series.method)
+                style |= {
+                    "markevery": max(1, len(series.x) // 8),
+                    "mfc": style["color"] if is_first else "white",
+                }
                 handles[series.name] = axis.errorbar(series.x, series.y, series.spread or None, **style)
             if random:
                 handles["random ranking"] = axis.axhline(
@@ -153,64 +154,61 @@ def line_plot(
 
 
 def recall_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
-    """Mean recall and precision by radius, without radii at which no ball holds an item.
+    """Compute mean recall and precision by radius, without radii at which no ball holds an item.
 
-    The evaluations, one per seed, are as `Evaluation.to_dict` returns them.
+    The evaluations, one per seed, are those of `Evaluation.to_dict`.
     """
-    recall = np.mean([one["curve"]["recall"] for one in evaluations], axis=0)
-    precision = np.array([one["curve"]["precision"] for one in evaluations], dtype=float)
-    kept = ~np.isnan(precision).all(axis=0)
-    return recall[kept].tolist(), np.nanmean(precision[:, kept], axis=0).tolist()
+    curves = [evaluation["curve"] for evaluation in evaluations]
+    recall = np.mean([curve["recall"] for curve in curves], axis=0)
+    precision = np.array([curve["precision"] for curve in curves], dtype=float)
+    has_items = ~np.isnan(precision).all(axis=0)
+    return recall[has_items].tolist(), np.nanmean(precision[:, has_items], axis=0).tolist()
 
 
 def precision_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
-    """Depths, and the mean precision at each; all evaluations are of one database, so they have the same depths."""
-    depths = list(evaluations[0]["precision"])
-    means = np.mean([[one["precision"][depth] for depth in depths] for one in evaluations], axis=0)
-    return [float(depth) for depth in depths], means.tolist()
-
-
-# Codes
+    """Return depths, and the mean precision at each; all evaluations of one database have the same depths."""
+    means = np.mean([list(evaluation["precision"].values()) for evaluation in evaluations], axis=0)
+    return [float(depth) for depth in evaluations[0]["precision"]], means.tolist()
 
 
 def code_heat_map(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None) -> Figure:
-    """Mean value of every bit (K) over the items of each class, for the most frequent classes.
+    """Draw the mean value of every bit (K) over the items of each class, for the most frequent classes.
 
     `codes` (N, K) are -1 and +1, `labels` (N, C) bool.
     """
     labels = np.asarray(labels) != 0
-    shown = _most_frequent(labels, classes, MOST_CLASSES)
-    means = [codes[labels[:, number]].mean(axis=0) for number in shown]
-    with new_figure(7, 1.4 + 0.19 * max(len(shown), 4)) as (figure, (axis,)):
-        drawn = axis.imshow(means, vmin=-1, vmax=1, cmap="RdBu_r", aspect="auto", interpolation="nearest")
-        axis.set_yticks(range(len(shown)), shown.values(), fontsize=8)
+    names = _most_frequent(labels, classes, _MOST_CLASSES)
+    means = [codes[labels[:, number]].mean(axis=0) for number in names]
+    with new_figure(7, 1.4 + 0.19 * max(len(names), 4)) as (figure, (axis,)):
+        image = axis.imshow(means, vmin=-1, vmax=1, cmap="RdBu_r", aspect="auto", interpolation="nearest")
+        axis.set_yticks(range(len(names)), names.values(), fontsize=8)
         axis.set(xlabel="bit")
         axis.grid(visible=False)
-        figure.colorbar(drawn, ax=axis, label="mean of the bit")
+        figure.colorbar(image, ax=axis, label="mean of the bit")
         return figure
 
 
 def t_sne(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None) -> Figure:
-    """At most 2,000 codes (N, K) in the plane by t-SNE, in the color of the most frequent class of each item (N, C)."""
-    rows = slice(None, None, -(-len(codes) // MOST_POINTS))
+    """Draw at most 2,000 codes (N, K) by t-SNE, in the color of the most frequent class of each item (N, C)."""
+    rows = slice(None, None, -(-len(codes) // _MOST_POINTS))
     labels = np.asarray(labels)[rows] != 0
-    near = min(30.0, (len(labels) - 1) / 3)
-    method = require("sklearn.manifold").TSNE(perplexity=near, init="random", random_state=0)
+    perplexity = min(30.0, (len(labels) - 1) / 3)
+    method = require("sklearn.manifold").TSNE(perplexity=perplexity, init="random", random_state=0)
     points = method.fit_transform(codes[rows].astype(np.float32))
-    shown = _most_frequent(labels, classes, len(_COLORS))
+    names = _most_frequent(labels, classes, len(_COLORS))
     with new_figure(6.4, 4.6) as (figure, (axis,)):
-        marks: dict[str, Any] = {"s": 9, "alpha": 0.6, "linewidths": 0}
-        axis.scatter(*points.T, color="#BBBBBB", label="other", **marks)
+        markers: dict[str, Any] = {"s": 9, "alpha": 0.6, "linewidths": 0}
+        axis.scatter(*points.T, color="#BBBBBB", label="other", **markers)
         # The most frequent class is drawn last, over the others of the same item.
-        for color, (number, name) in reversed([*zip(_COLORS, shown.items(), strict=False)]):
-            axis.scatter(*points[labels[:, number]].T, color=color, label=name, **marks)
+        for color, (number, name) in reversed([*zip(_COLORS, names.items(), strict=False)]):
+            axis.scatter(*points[labels[:, number]].T, color=color, label=name, **markers)
         axis.set(xticks=[], yticks=[])
         figure.legend(loc="outside right upper", markerscale=2)
         return figure
 
 
 def _most_frequent(labels: NDArray[np.bool_], classes: Sequence[str] | None, most: int) -> dict[int, str]:
-    """The names of the classes with items by their numbers, the most frequent first."""
+    """Return the names of the classes with items by their numbers, the most frequent first."""
     counts = labels.sum(axis=0)
     numbers = [int(number) for number in np.argsort(-counts, kind="stable")[:most] if counts[number]]
     return {number: classes[number] if classes else str(number) for number in numbers}

@@ -28,26 +28,23 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from centerhash.core.errors import CenterhashError, ConfigError, DataError
 from centerhash.core.files import append_line, make_folder, parse_json, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.experiments.tasks import (
-    EvaluationSetup,
-    Row,
-    Source,
-    Task,
-    row_key,
-    task_name,
-    trains_network,
-)
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, row_key, task_name
 from centerhash.training.config import backbone_of
 from centerhash.training.run_folder import versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-# of every row, besides its configuration
-FACTS = ("data", "fingerprint", "split", "images", "evaluation")
+_REQUIRED_ENTRIES = ("data", "fingerprint", "split", "images", "evaluation")
 
-# What a task computes for its row. Worker processes import it by name: a module's function, or a partial of one
+# Computes the row of a task. Worker processes import it by name: a function of a module, or a partial of one.
 Work: TypeAlias = Callable[[EvaluationSetup, Task], Row]
-# Called after every task: how many have ended, of how many, which one, and its row or failure
+# Called after every task with the number of ended tasks, the number of all, the task, and its row or failure.
 TaskDone: TypeAlias = Callable[[int, int, Task, Row], None]
+
+
+# Holds a task and None when it starts, and its row or failure when it ends.
+Event: TypeAlias = tuple[Task, Row | None]
+
+_dump = partial(json.dumps, separators=(",", ":"))
 
 
 def run_tasks(
@@ -69,49 +66,44 @@ def run_tasks(
     of the dataset. A task runs again if its row has no entry of the name `needs`.
     """
     _check_tasks(source, tasks, jobs)
-    trained = [trains_network(task.config) for task in tasks]
-    setup = source.open(progress, frozen=not all(trained))
-    if any(trained) and setup.dataset.kind == "features":
+    setup = source.open(progress, frozen=not all(task.trains_backbone for task in tasks))
+    if any(task.trains_backbone for task in tasks) and setup.dataset.kind == "features":
         raise ConfigError(f"`finetune=` needs images, and '{setup.dataset.root}' holds features: omit it.")
     folder = make_folder(out)
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)
     waiting, running = unfinished(tasks, rows, needs), list[Task]()
-    tried = {task.key for task in tasks}
-    _write_rows(folder / FAILURES, [row for row in read_failures(folder) if row_key(row) not in tried])
-    done = len(tasks) - len(waiting)
-
-    def started(*more: Task) -> None:
-        running.extend(more)
+    keys = {task.key for task in tasks}
+    _write_rows(folder / FAILURES, [row for row in read_failures(folder) if row_key(row) not in keys])
+    done, jobs = len(tasks) - len(waiting), min(jobs, len(waiting))
+    progress(stage, done, len(tasks))
+    events = (
+        _run_in_processes(source, waiting, work, jobs) if jobs > 1 else _run_serially(setup, waiting, work)
+    )
+    for task, row in events:
+        if row is None:
+            running.append(task)
+        else:
+            done += 1
+            running.remove(task)
+            target, name = (failures, FAILURES) if "error" in row else (rows, RESULTS)
+            target.append(row)
+            append_line(folder / name, _dump(row))
         progress(stage, done, len(tasks), ", ".join(task.name for task in running))
-
-    started()
-    jobs = min(jobs, len(waiting))
-    if jobs > 1:
-        results = _run_in_processes(source, waiting, work, jobs, started)
-    else:
-        results = _run_here(setup, waiting, work, started)
-    for task, row in results:
-        done += 1
-        running.remove(task)
-        kept, name = (failures, FAILURES) if "error" in row else (rows, RESULTS)
-        kept.append(row)
-        append_line(folder / name, row_line(row))
-        started()
-        if on_done is not None:
+        if row is not None and on_done is not None:
             on_done(done, len(tasks), task, row)
     return rows, failures
 
 
 def _check_tasks(source: Source, tasks: Sequence[Task], jobs: int) -> None:
     """Reject tasks of several networks: all rows of an experiment share its features."""
-    if jobs > 1 and any(trains_network(task.config) for task in tasks):
+    if jobs > 1 and any(task.trains_backbone for task in tasks):
         raise ConfigError(
             f"runs with `finetune=` use all CPUs and run one after the other: omit `jobs={jobs}`."
         )
     for task in tasks:
-        if not trains_network(task.config) and backbone_of(task.config) != source.backbone:
+        if not task.trains_backbone and backbone_of(task.config) != source.backbone:
             raise ConfigError(
                 f"all training runs share the features of one network, and {task.name} needs another: set "
                 "`backbone=`, `weights=`, `crop=` and `pool=` for all. With `pretrained=False` only one seed is possible."
@@ -119,21 +111,18 @@ def _check_tasks(source: Source, tasks: Sequence[Task], jobs: int) -> None:
 
 
 def unfinished(tasks: Sequence[Task], rows: Sequence[Row], needs: str = "config") -> list[Task]:
-    """The tasks that have no row yet, or only one without the entry `needs`."""
+    """Return the tasks that have no row yet, or only one without the entry `needs`."""
     finished = {row_key(row) for row in rows if needs in row}
     return [task for task in tasks if task.key not in finished]
 
 
 def select_rows(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:
-    """The rows of these tasks, in their order; of a task stored twice, the later one."""
+    """Return the rows of these tasks, in their order; of a task stored twice, the later one."""
     by_key = {row_key(row): row for row in rows}
     return [by_key[task.key] for task in tasks if task.key in by_key]
 
 
-# Stored rows
-
-
-def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
+def read_rows(path: str | Path, keys: Sequence[str] = _REQUIRED_ENTRIES) -> list[Row]:
     """Read a file of json lines, none if there is no such file; a last line torn by a crash is skipped.
 
     Every row must have a config and the `keys`.
@@ -152,7 +141,7 @@ def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
             row = parse_json(line.decode())
             if not isinstance(row, dict) or not {*keys, "config"} <= row.keys():
                 raise ValueError(f"it needs config, {', '.join(keys)}")
-        except ValueError as error:  # not json, or not UTF-8
+        except ValueError as error:
             if number == len(lines):
                 break
             raise DataError(f"'{path}', line {number} is damaged ({error}): remove that line.") from None
@@ -161,17 +150,12 @@ def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
 
 
 def read_failures(folder: str | Path) -> list[Row]:
-    """The tasks of the experiment in `folder` whose last attempt failed."""
+    """Read the failures of the tasks in `folder` whose last attempt failed."""
     return read_rows(Path(folder) / FAILURES, ("error",))
 
 
-def row_line(row: Row) -> str:
-    """Write a row as one line of text, without the line break."""
-    return json.dumps(row, separators=(",", ":"))
-
-
 def rounded(value: Any, digits: int = 6) -> Any:
-    """Round every fraction in plain values: a row with its curves then needs a few kB."""
+    """Round every fraction in plain values, so that a row with its curves needs only a few kB."""
     return json.loads(json.dumps(value), parse_float=lambda number: round(float(number), digits))
 
 
@@ -188,7 +172,7 @@ def differences(row: Row, facts: Row) -> list[str]:
 
 
 def open_results(folder: Path, facts: Row) -> list[Row]:
-    """The rows in `folder`, which must be of the same data; a line torn by a crash is removed."""
+    """Read the rows in `folder`, which must be of the same data; a line torn by a crash is removed."""
     path = folder / RESULTS
     rows = read_rows(path)
     for row in rows:
@@ -204,16 +188,13 @@ def open_results(folder: Path, facts: Row) -> list[Row]:
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Replace the rows of a file; without rows there is no file."""
     if rows:
-        write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
+        write_text(path, "".join(f"{_dump(row)}\n" for row in rows))
     else:
         path.unlink(missing_ok=True)
 
 
-# Failures
-
-
 def failure(task: Task, error: BaseException) -> Row:
-    """What is stored of a task that failed; errors other than ours come with a trace."""
+    """Return the stored row of a task that failed; only errors that are no CenterhashError have a trace."""
     if isinstance(error, CenterhashError):
         return {**task.identity, "error": str(error)}
     trace = "".join(traceback.format_exception(error))
@@ -225,37 +206,32 @@ def failure_text(row: Row) -> str:
     return f"{task_name(row)}: {' '.join(row['error'].split())}"
 
 
-# Running
-
-
-def _run_here(
-    setup: EvaluationSetup, tasks: Sequence[Task], work: Work, started: Callable[[Task], None]
-) -> Iterator[tuple[Task, Row]]:
+def _run_serially(setup: EvaluationSetup, tasks: Sequence[Task], work: Work) -> Iterator[Event]:
     for task in tasks:
-        started(task)
-        yield task, _attempt(lambda: setup, task, work)
+        yield task, None
+        yield task, _attempt(setup, task, work)
 
 
-def _attempt(opened: Callable[[], EvaluationSetup], task: Task, work: Work) -> Row:
-    """The row of a task, or its failure: other tasks still run."""
+def _attempt(setup: EvaluationSetup | Source, task: Task, work: Work) -> Row:
+    """Return the row of a task, or its failure: other tasks still run."""
     try:
-        setup = opened()
+        setup = _open_once(setup) if isinstance(setup, Source) else setup
         return {**setup.facts(), **work(setup, task), "versions": versions()}
     except Exception as error:
         return failure(task, error)
 
 
-def _run_in_processes(
-    source: Source, tasks: Sequence[Task], work: Work, jobs: int, started: Callable[[Task], None]
-) -> Iterator[tuple[Task, Row]]:
-    """Yield each task with its row or failure as it finishes, `jobs` of them at a time.
+def _run_in_processes(source: Source, tasks: Sequence[Task], work: Work, jobs: int) -> Iterator[Event]:
+    """Run `jobs` tasks at a time.
 
     Every job is a pool of one process: if the process dies, the task it was running is known and the other pools are
-    intact. A new pool takes its place.
+    intact. A new pool replaces the broken one.
     """
-    context = get_context("spawn")  # a fork would inherit torch's thread pools in an unknown state
-    theirs, ours = context.Pipe(duplex=False)  # closed, by us or by our death, it ends all workers
-    start = theirs, max(1, torch.get_num_threads() // jobs)
+    # A fork would inherit torch's thread pools in an unknown state.
+    context = get_context("spawn")
+    # All workers end when the writer is closed, also by the death of this process.
+    reader, writer = context.Pipe(duplex=False)
+    start = reader, max(1, torch.get_num_threads() // jobs)
     waiting, pools, idle = deque(tasks), list[ProcessPoolExecutor](), list[ProcessPoolExecutor]()
     running: dict[Future[Row], tuple[Task, ProcessPoolExecutor]] = {}
     try:
@@ -265,8 +241,8 @@ def _run_in_processes(
                     pools.append(ProcessPoolExecutor(1, context, _start_worker, start))
                     idle.append(pools[-1])
                 task, pool = waiting.popleft(), idle.pop()
-                running[pool.submit(_attempt, partial(_opened, source), task, work)] = task, pool
-                started(task)
+                running[pool.submit(_attempt, source, task, work)] = task, pool
+                yield task, None
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 task, pool = running.pop(future)
                 error = future.exception()
@@ -278,27 +254,28 @@ def _run_in_processes(
                     idle.append(pool)
                 yield task, failure(task, error) if error else future.result()
     finally:
-        ours.close()
+        writer.close()
         for pool in pools:
             pool.shutdown()
-        theirs.close()
+        reader.close()
 
 
-def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
-    """Prepare a worker process: few threads, no Ctrl-C, and an end as soon as the parent closes its pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+def _start_worker(reader: Connection[Any, Any], threads: int) -> None:
+    """Prepare a worker process, which has few threads and exits as soon as the parent closes its pipe or dies."""
+    # The parent handles interrupts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     threadpool_limits(threads)
 
     def exit_with_parent() -> None:
         with suppress(EOFError, OSError):
-            parent.recv()
+            reader.recv()
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 @cache
-def _opened(source: Source) -> EvaluationSetup:
-    """Open a source once per worker."""
+def _open_once(source: Source) -> EvaluationSetup:
+    """Open a source, once per worker."""
     return source.open()

@@ -1,7 +1,7 @@
-"""What `centerhash tune` tries for each method, as functions of the number of bits.
+"""The settings that `centerhash tune` tries for each method, as functions of the number of bits.
 
 points("csq", bits=32)      # settings by names of options and of training
-authors("csq")             # the authors' own setting, as far as options reach it
+authors("csq")             # the authors' setting, as far as options reach it
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from centerhash.methods.registry import Method, get_method
 
 # Settings by names of options and of training.
 Point: TypeAlias = Mapping[str, Any]
-# From a number of bits to the point of a chosen setting.
-Setting: TypeAlias = Callable[[int], Point]
+# Returns the point of a tuned setting at a number of bits.
+PointByBits: TypeAlias = Callable[[int], Point]
 
 # Every deep method is tried with these.
 LEARNING_RATES = (5e-4, 1e-3, 2e-3, 4e-3)
 
 
 def _spaces(bits: int) -> dict[str, dict[str, list[Any]]]:
-    """The values that are tried of the options of each method; lambda of ICS-softmax is a part of the scale."""
+    """Return the values of each method's options that are tried; lambda of ICS-softmax is relative to the scale."""
     cubic = bits**3 / 131072
     return {
         "lsh": {"normalize": [True, False]},
@@ -97,7 +97,7 @@ _AUTHORS: dict[str, Point] = {
 
 
 def points(method: str, bits: int) -> list[Point]:
-    """Return all points of a method at a number of bits: its own settings, at each learning rate of a deep one."""
+    """Return all points of a method at a number of bits: its settings, at each learning rate of a deep one."""
     grid = _spaces(bits).get(method, {})
     space: list[Point] = [
         dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
@@ -110,14 +110,14 @@ def points(method: str, bits: int) -> list[Point]:
 
 
 def authors(method: str) -> Point:
-    """Return the authors' own setting of a method, as far as options reach it; empty if it is the default."""
+    """Return the authors' setting of a method, as far as options reach it; empty if it is the default."""
     return _AUTHORS.get(method, {})
 
 
-def at_bits(method: str, point: Point, bits: int, other: int) -> Point:
-    """Return the point of the space at `other` bits that corresponds to one at `bits`; any other point as it is."""
+def at_bits(method: str, point: Point, bits: int, new_bits: int) -> Point:
+    """Return the point of the space at `new_bits` that corresponds to one at `bits`; any other point as it is."""
     space = points(method, bits)
-    return points(method, other)[space.index(point)] if point in space else point
+    return points(method, new_bits)[space.index(point)] if point in space else point
 
 
 def training_options(method: Method, point: Point) -> dict[str, Any]:

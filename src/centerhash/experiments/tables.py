@@ -9,37 +9,32 @@ Everything is derived from the raw rows.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from centerhash.core.errors import DataError
 from centerhash.core.extras import require
-from centerhash.core.rendering import text_table
 from centerhash.experiments.runner import differences, failure_text
 from centerhash.experiments.tasks import Row
 from centerhash.methods.registry import METHODS
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 MAPS = {"map_retrieved": "retrieved relevant items", "map_all": "all relevant items"}
-# The two forms of the logits of a deep method, scored from one training run on request.
+# Both forms of the logits of a deep method can be scored after one training run.
 FORMS = ("as_trained", "rotated")
 _METRICS = (
     *MAPS,
     *(f"{metric}_{part}" for metric in MAPS for part in (*FORMS, "expected")),
     *("ndcg", "acg", "wap", "train_seconds", "encode_seconds", "images_per_second"),
 )
-# These columns identify one line of a table: a method, or one of several settings of it such as "lambda=0.2".
+# These columns identify a line of a table: a method, or one of its settings such as "lambda=0.2".
 LINE = ["method", "variant"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that the tables and the page show.
+    """The content of the tables and of the page.
 
     `runs` is a DataFrame in the order of the tables: method, variant, bits, all metrics, and the raw `row` of each run.
     `first` has the facts that all rows share: data, split, sizes, depth, level of a random ranking.
@@ -73,7 +68,7 @@ class Summary:
         return int(min(self.first["evaluation"]["k"], self.first["images"]["database"]))
 
     def random(self, metric: str) -> float:
-        """`map_retrieved` or `map_all` of a random ranking."""
+        """Return `map_retrieved` or `map_all` of a random ranking."""
         return float(self.first["evaluation"][metric.replace("map_", "random_")])
 
     @property
@@ -99,8 +94,6 @@ class Summary:
 
 def summarize(rows: Sequence[Row]) -> Summary:
     """Group rows by method, setting and bits; rows must be of one dataset, split and depth."""
-    if not rows:
-        raise DataError("no results to make a table of: run `centerhash compare` first.")
     for row in rows:
         if differs := differences(row, rows[0]):
             raise DataError(f"these results are of different comparisons: {'; '.join(differs)}.")
@@ -108,56 +101,58 @@ def summarize(rows: Sequence[Row]) -> Summary:
     records: list[Row] = []
     for method in dict.fromkeys([*METHODS, *(row["config"]["method"] for row in latest)]):
         runs = [row for row in latest if row["config"]["method"] == method]
-        keys = [
-            (variant, int(row["config"]["bits"])) for variant, row in zip(_variants(runs), runs, strict=True)
-        ]
-        for (variant, bits), row in sorted(zip(keys, runs, strict=True), key=lambda pair: pair[0]):
-            values = {**row, **row["evaluation"]}
+        variants = zip(_variants(runs), runs, strict=True)
+        for variant, row in sorted(variants, key=lambda pair: (pair[0], pair[1]["config"]["bits"])):
+            values, bits = {**row, **row["evaluation"]}, int(row["config"]["bits"])
             metrics = {metric: values.get(metric) for metric in _METRICS}
             records.append({"method": method, "variant": variant, "bits": bits, "row": row, **metrics})
     return Summary(require("pandas").DataFrame(records).astype(dict.fromkeys(_METRICS, float)), rows[0])
 
 
 def _variants(rows: Sequence[Row]) -> list[str]:
-    """What distinguishes each row of a method from others at the same number of bits; the same for its seeds."""
-    settings = [_flat(row["config"]) for row in rows]
-    varying = [key for key in dict.fromkeys(chain(*settings)) if _varies(key, settings)]
-    if "finetune" in varying:
-        # It decides the defaults of epochs and rates, which then need no mention.
-        parts = [[one for one in settings if one["finetune"] == kind] for kind in ("off", "last", "all")]
-        varying = ["finetune", *(key for key in varying if any(_varies(key, part) for part in parts))]
-    return [", ".join(f"{key.rpartition('.')[2]}={one.get(key)}" for key in varying) for one in settings]
+    """Return what distinguishes each row of a method from others at the same number of bits; seeds do not count."""
+    configs = [_flat(row["config"]) for row in rows]
+    names = [name for name in dict.fromkeys(chain(*configs)) if _varies(name, configs)]
+    if "finetune" in names:
+        # This setting determines the defaults of epochs and rates, which then need no mention.
+        groups = [
+            [config for config in configs if config["finetune"] == kind] for kind in ("off", "last", "all")
+        ]
+        names = ["finetune", *(name for name in names if any(_varies(name, group) for group in groups))]
+    return [
+        ", ".join(f"{name.rpartition('.')[2]}={config.get(name)}" for name in names) for config in configs
+    ]
 
 
-def _varies(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a setting has several values at one number of bits: some defaults depend on the bits."""
-    values = {(one["bits"], json.dumps(one.get(key))) for one in settings}
-    return key != "seed" and len(values) > len({one["bits"] for one in settings})
+def _varies(name: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a setting has several values at one number of bits: some defaults depend on the bits."""
+    values = {(config["bits"], json.dumps(config.get(name))) for config in configs}
+    return name != "seed" and len(values) > len({config["bits"] for config in configs})
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
+    """Return nested settings by dotted names."""
     flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    for name, value in config.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
 
 
 def score_cells(summary: Summary, metric: str, bold: str = "{}") -> dict[tuple[str, str], list[str]]:
-    """Mean ± deviation by bits for each line, with the number of seeds if some are missing; the best are in `bold`."""
+    """Return mean ± deviation by bits for each line, with the number of seeds if some are missing; the best in `bold`."""
     scores = summary.runs.groupby([*LINE, "bits"])[metric].agg(["mean", "std", "size"]).dropna(subset="mean")
     best = scores["mean"].groupby("bits").max().map("{:.3f}".format)
     texts = {}
     for (method, variant, bits), (mean, deviation, seeds) in scores.iterrows():
-        shown = f"{mean:.3f}"
-        text = shown + (f" ± {deviation:.3f}" if deviation >= 0 else "")
+        score = f"{mean:.3f}"
+        text = score + (f" ± {deviation:.3f}" if deviation >= 0 else "")
         text += f" (n={seeds:.0f})" if seeds < summary.most_seeds else ""
-        texts[method, variant, bits] = (bold if shown == best[bits] else "{}").format(text)
+        texts[method, variant, bits] = (bold if score == best[bits] else "{}").format(text)
     return {line: [texts.get((*line, bits), "") for bits in summary.bits] for line in summary.lines}
 
 
 def tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Titles, heads and rows: mAP in both conventions, both forms of the logits, and times."""
+    """Yield titles, heads and rows: mAP in both conventions, both forms of the logits, and times."""
     heads, depth = ["method", *(f"{bits} bits" for bits in summary.bits)], f"mAP@{summary.depth:,}"
     lines = summary.lines
     for metric, name in MAPS.items():
@@ -169,39 +164,25 @@ def tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str],
             cells_by_line = score_cells(summary, f"{metric}_{form}").items()
             if rows := [[lines[line], *cells] for line, cells in cells_by_line if any(cells)]:
                 yield f"{depth} over {name}, logits {form.replace('_', ' ')}", heads, rows
-    seconds = summary.runs.pivot_table("train_seconds", LINE, "bits", aggfunc="mean")
-    speeds = summary.runs.groupby(LINE)["images_per_second"].mean()
-    rows = [
-        [
-            title,
-            *("" if math.isnan(mean) else f"{mean:,.1f}" for mean in seconds.loc[line]),
-            f"{speeds[line]:,.0f}",
-        ]
-        for line, title in lines.items()
-    ]
+    seconds = summary.runs.pivot_table("train_seconds", LINE, "bits", aggfunc="mean").map("{:,.1f}".format)
+    speeds = summary.runs.groupby(LINE)["images_per_second"].mean().map("{:,.0f}".format)
+    cells = {line: seconds.loc[line].replace("nan", "") for line in lines}
+    rows = [[title, *cells[line], speeds[line]] for line, title in lines.items()]
     yield "Seconds of training, and images encoded per second (from features)", [*heads, "images/s"], rows
 
 
-def terminal_tables(summary: Summary) -> list[Table]:
-    """The tables for a terminal."""
-    return [
-        text_table(f"{summary.first['data']}: {title}", [first, *(f">{head}" for head in heads)], rows)
-        for title, (first, *heads), rows in tables(summary)
-    ]
-
-
 def markdown(summary: Summary, failures: Sequence[Row] = ()) -> str:
-    """The tables in markdown, the best of each column in bold."""
-    parts = [f"# {summary.title}", summary.about()]
+    """Write the tables in markdown, the best of each column in bold."""
+    paragraphs = [f"# {summary.title}", summary.about()]
     for title, heads, rows in tables(summary, "**{}**"):
-        parts += [f"## {title}", markdown_table(heads, rows)]
+        paragraphs += [f"## {title}", markdown_table(heads, rows)]
     if failures:
-        parts += ["## Failed", "\n".join(f"- {failure_text(row)}" for row in failures)]
-    return "\n\n".join(parts) + "\n"
+        paragraphs += ["## Failed", "\n".join(f"- {failure_text(row)}" for row in failures)]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table of texts; the first cell of a row is its name, all others are aligned right."""
+    """Write a markdown table of texts; the first cell of a row is its name, all others are aligned right."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -213,7 +194,7 @@ _LATEX_CHARACTERS = str.maketrans(
 
 
 def latex(summary: Summary) -> str:
-    """The tables of mAP for a paper: booktabs, mean ± standard deviation, the best of each column in bold."""
+    """Write the tables of mAP for a paper: booktabs, mean ± standard deviation, the best of each column in bold."""
     seeds = summary.most_seeds
     spread = f"; mean ± standard deviation over n = {seeds} seeds" if seeds > 1 else ""
     texts = []
@@ -226,7 +207,7 @@ def latex(summary: Summary) -> str:
 
 
 def csv_text(summary: Summary) -> str:
-    """One line per method, setting and number of bits, for other programs."""
+    """Write one line of CSV per method, setting and number of bits, for other programs."""
     groups = summary.runs.groupby([*LINE, "bits"], sort=False)
     frame = groups[list(_METRICS)].agg(["mean", "std"])
     frame.columns = ["_".join(names) for names in frame.columns]

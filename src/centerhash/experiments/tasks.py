@@ -1,4 +1,9 @@
-"""What an experiment trains and evaluates on: tasks of methods x bits x seeds, and a dataset with its features."""
+"""Tasks of an experiment, methods x bits x seeds, and the dataset with features that they are trained and evaluated on.
+
+setup = Source(Path("photos")).open()
+model = setup.train(make_task({"method": "ics", "bits": 64}))
+print(setup.evaluate(setup.encode(model)))
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import make_folder
 from centerhash.core.options import merge_options, read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
-from centerhash.evaluation import Evaluation, evaluate
-from centerhash.experiments.search_spaces import Setting, training_options
+from centerhash.encoding.code_files import CodeFile, evaluate_codes_of
+from centerhash.evaluation import Evaluation
+from centerhash.experiments.search_spaces import PointByBits, training_options
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
@@ -30,10 +34,10 @@ from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import EpochRow, RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.pipeline import fit_in_folder, fit_model
-from centerhash.training.run_folder import fingerprint, open_run, packed_codes
+from centerhash.training.pipeline import encode_splits, fit_frozen, fit_model
+from centerhash.training.run_folder import fingerprint, open_run
 
-# one stored result, ready for json
+# One stored result, ready for json.
 Row: TypeAlias = dict[str, Any]
 
 
@@ -41,7 +45,7 @@ Row: TypeAlias = dict[str, Any]
 class Task:
     """One training run: its configuration with all defaults filled in.
 
-    `about` is what else distinguishes it, ready for json; `note` is printed with its name and no part of its identity.
+    `about` holds further values that identify it, ready for json; `note` is only printed with its name.
     """
 
     config: TrainConfig
@@ -64,26 +68,31 @@ class Task:
         return row_key(self.identity)
 
     @property
+    def trains_backbone(self) -> bool:
+        """Whether the run changes the backbone, so that it cannot use the shared features."""
+        return self.config.finetune != "off"
+
+    @property
     def name(self) -> str:
         """Method, bits and seed, with further settings in parentheses."""
         return task_name(self.identity, self.note)
 
 
 def row_key(row: Row) -> str:
-    """The key of the task of a row or a failure, as `Task.key`."""
+    """Return the key of the task of a row or a failure, as `Task.key`."""
     return json.dumps([row["config"], row.get("about", {})], sort_keys=True)
 
 
 def task_name(row: Row, note: str = "") -> str:
     """Name the task of a row by method, bits and seed, with plain values of `about` and a note in parentheses."""
     about = {key: value for key, value in row.get("about", {}).items() if not isinstance(value, dict)}
-    shown = ", ".join(f"{key} {value}" for key, value in (about | ({"with": note} if note else {})).items())
+    details = ", ".join(f"{key} {value}" for key, value in (about | ({"with": note} if note else {})).items())
     name = "{method} {bits} bits seed {seed}".format(**row["config"])
-    return f"{name} ({shown})" if shown else name
+    return f"{name} ({details})" if details else name
 
 
 def make_task(options: Mapping[str, Any], **about: Any) -> Task:
-    """Validate training options and make a task of them; areas do not resize the weights unless `sizes` is given."""
+    """Create a task from training options; areas resize the weights only if `sizes` is passed."""
     return Task(resolve(read_options(TrainConfig, {"sizes": False, **options}, "training")), about)
 
 
@@ -93,11 +102,11 @@ def plan_tasks(
     seeds: int,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     training: Mapping[str, Any] | None = None,
-    points: Mapping[str, Setting] | None = None,
+    points: Mapping[str, PointByBits] | None = None,
 ) -> list[Task]:
     """List the tasks of a grid, one seed after the other: an interrupted grid then has a table of fewer seeds.
 
-    `points` are settings chosen by `tune`, as functions of the number of bits. Training options of all methods
+    `points` are the best settings of `tune`, as functions of the number of bits. Training options of all methods
     override them, and `settings`, which are training options by method, override both.
     """
     tasks = []
@@ -109,13 +118,8 @@ def plan_tasks(
     return tasks
 
 
-def trains_network(config: TrainConfig) -> bool:
-    """Whether a training run changes the backbone, so that its features are not those of the others."""
-    return config.finetune != "off"
-
-
 def shared_backbone(training: Mapping[str, Any]) -> Backbone:
-    """The backbone of training options that all runs of an experiment share."""
+    """Return the backbone of training options that all runs of an experiment share."""
     return backbone_of(read_options(TrainConfig, training, "training"))
 
 
@@ -134,7 +138,7 @@ class EvaluationSetup:
     backbone: Backbone
 
     def facts(self) -> Row:
-        """The part of a row that describes the data and the evaluation; equal for all rows of a comparison."""
+        """Return the part of a row that describes the data and the evaluation; equal for all rows of a comparison."""
         splits, network = self.dataset.splits, self.backbone
         names = {"name": network.name, "crop": network.crop, "pool": network.pool, "key": network.key}
         return {
@@ -142,16 +146,15 @@ class EvaluationSetup:
             **({"backbone": names} if self.dataset.kind == "images" else {}),
             "fingerprint": fingerprint(self.dataset),
             "split": splits.source,
-            "images": {name: len(getattr(splits, name)) for name in ("train", "query", "database")},
+            "images": {name: len(rows) for name, rows in splits.items()},
             "evaluation": {"k": self.k, "exclude_self": self.exclude_self},
         }
 
     def train(self, task: Task) -> HashModel:
         """Train the model of a task on frozen features."""
-        if trains_network(task.config):
+        if task.trains_backbone:
             raise ConfigError("this experiment compares methods on frozen features: omit `finetune=`.")
-        context = self._context(task.config)
-        return fit_model(self.dataset, task.config, context, self.features, general_code=False).model
+        return fit_frozen(self.dataset, self.features, task.config, self._context(task.config))
 
     def finetune(self, task: Task, folder: Path) -> tuple[HashModel, EvaluationSetup, float]:
         """Train network and head of a task into the folder of its run, which resumes an interrupted one.
@@ -159,10 +162,10 @@ class EvaluationSetup:
         Return the model, this setup with the features of its network, and the seconds of all epochs.
         """
         logs = list[list[EpochRow]]()
-        # no other run can use the features of this network: they would fill the cache
+        # No other run can use the features of this network: they would fill the cache.
         context = replace(self._context(task.config), on_epoch=logs.append, cache_tuned=False)
-        with open_run(make_folder(folder), self.dataset, task.config, context.group):
-            fit = fit_in_folder(folder, self.dataset, task.config, context)
+        with open_run(folder, self.dataset, task.config, context) as context:
+            fit = fit_model(self.dataset, task.config, context)
         seconds = sum(row["seconds"] for row in logs[-1]) if logs else 0.0
         return fit.model, replace(self, features=fit.features), seconds
 
@@ -170,32 +173,20 @@ class EvaluationSetup:
         group = join_processes(str(self.context.group.device), config.precision)
         return replace(self.context, group=group)
 
-    def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
-        """Pack the codes of some images, with only a few thousand rows of features in memory at a time."""
-        return packed_codes(model, self.features, [rows])[0]
+    def encode(self, model: HashModel, rotation: NDArray[Any] | None = None) -> tuple[CodeFile, CodeFile]:
+        """Encode the queries and the database, after a `rotation` (K, K) of the logits if there is one."""
+        return encode_splits(model, self.features, self.dataset, rotation=rotation)
 
-    def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
+    def evaluate(self, codes: tuple[CodeFile, CodeFile], **settings: Any) -> Evaluation:
         """Evaluate the codes of the queries against those of the database."""
-        splits, labels = self.dataset.splits, self.dataset.labels
-        return evaluate(
-            query,
-            database,
-            labels[splits.query],
-            labels[splits.database],
-            k=self.k,
-            bits=bits,
-            query_ids=splits.query,
-            database_ids=splits.database,
-            exclude_self=self.exclude_self,
-            **settings,
-        )
+        return evaluate_codes_of(*codes, k=self.k, exclude_self=self.exclude_self, **settings)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an evaluation setup comes from: everything a worker process needs to open it.
+    """The source of an evaluation setup: everything that a worker process needs to open it.
 
-    `root` and `lists` are those of the published dataset that the path names.
+    `root` and `lists` belong to the published dataset that the path names.
     """
 
     path: Path
@@ -209,11 +200,11 @@ class Source:
     backbone: Backbone = field(default_factory=lambda: get_backbone(DEFAULT_BACKBONE))
 
     def open(self, progress: Progress = silent, *, frozen: bool = True) -> EvaluationSetup:
-        """Open the dataset; features of images come from the cache, and are added to it.
+        """Open the dataset with its features by the frozen backbone, which are cached.
 
-        Unless `frozen`, no run needs them, and images are only checked.
+        If no run is on `frozen` features, images are only checked.
         """
-        # a process's first optimizer makes torch import its compiler, which must not count as training time
+        # A process's first optimizer makes torch import its compiler, which must not count as training time.
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
         dataset = open_dataset(self.path, root=self.root, lists=self.lists)
         dataset.check_labels("scoring")
@@ -252,18 +243,15 @@ def validation_split(dataset: Dataset) -> Dataset:
 
 
 def used_images(dataset: Dataset) -> Dataset:
-    """The images of a dataset that are in one of its splits: no others need features."""
+    """Return the images of a dataset that are in one of its splits: no others need features."""
     splits = dict(dataset.splits.items())
     rows = np.unique(np.concatenate([*splits.values()]))
-    images = rows.tolist()
+    positions = {name: np.searchsorted(rows, split) for name, split in splits.items()}
     return replace(
         dataset,
         labels=dataset.labels[rows],
-        splits=Splits(
-            **{name: np.searchsorted(rows, split) for name, split in splits.items()},
-            source=dataset.splits.source,
-        ),
-        image_paths=tuple((dataset.image_paths or ())[row] for row in images),
-        names=tuple(dataset.names[row] for row in images),
+        splits=Splits(**positions, source=dataset.splits.source),
+        image_paths=tuple((dataset.image_paths or ())[row] for row in rows),
+        names=tuple(dataset.names[row] for row in rows),
         areas=None if dataset.areas is None else dataset.areas[rows],
     )

@@ -1,7 +1,7 @@
 """`centerhash tune`: the same number of trials for every method on a validation split, and the best setting of each.
 
 results.jsonl, failures.jsonl      rows of all trials, as `centerhash compare` stores them
-best.json                          the chosen setting of each method, for `centerhash compare --settings`
+best.json                          the best setting of each method, for `centerhash compare --settings`
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, write_json
 from centerhash.core.options import merge_options
 from centerhash.experiments.compare import compare
-from centerhash.experiments.runner import select_rows
-from centerhash.experiments.search_spaces import Point, Setting, at_bits, authors, points, training_options
-from centerhash.experiments.tasks import Row, Source, Task, make_task
+from centerhash.experiments.search_spaces import (
+    Point,
+    PointByBits,
+    at_bits,
+    authors,
+    points,
+    training_options,
+)
+from centerhash.experiments.tasks import Row, Source, Task, make_task, row_key
 from centerhash.methods.registry import get_method
 
 BEST, METRIC = "best.json", "map_retrieved"
@@ -46,7 +52,7 @@ class Budget:
             raise ConfigError(f"full must be at most trials: {self.full} of {self.trials} cannot be trained.")
 
 
-class Mean(NamedTuple):
+class MeanScore(NamedTuple):
     """The mean score of a point over its finished `trials`."""
 
     point: Point
@@ -54,36 +60,35 @@ class Mean(NamedTuple):
     trials: int
 
 
-@dataclass(frozen=True)
-class Choice:
+class BestSetting(NamedTuple):
     """The best setting of one method; scores are means over the seeds of a setting.
 
-    `score` is with all epochs, `part` in its trials, `default` that of the default in its trials, None where they
-    failed; `trials` is how many were finished.
+    `score` is with all epochs, `trial_score` in trials, `default_score` that of the default in trials, None if these
+    failed; `trials` is the number of finished ones.
     """
 
     point: Point
     score: float
-    part: float
-    default: float | None
+    trial_score: float
+    default_score: float | None
     trials: int
 
 
 def point_text(point: Point) -> str:
-    """A point as people read it."""
+    """Write a point as text for people."""
     return ", ".join(f"{name}={value}" for name, value in point.items()) or "default"
 
 
 def candidates(method: str, bits: int, training: Mapping[str, Any] | None = None) -> list[Point]:
-    """Points of a method, no two of the same training: the default, the authors', then all others in a fixed order.
+    """Return points of a method that differ in training: the default, the authors', then all others in a fixed order.
 
     Settings in `training` are fixed, so that no point has them.
     """
     space, fixed = points(method, bits), training or {}
     order = np.random.default_rng(0).permutation(len(space))
     by_task: dict[str, Point] = {}
-    for whole in [{}, authors(method), *(space[number] for number in order)]:
-        point = {name: value for name, value in whole.items() if name not in fixed}
+    for full_point in [{}, authors(method), *(space[number] for number in order)]:
+        point = {name: value for name, value in full_point.items() if name not in fixed}
         by_task.setdefault(_trial(method, point, bits, 0, {**fixed, "epochs": 1})[1].key, point)
     return list(by_task.values())
 
@@ -97,10 +102,10 @@ def _trial(method: str, point: Point, bits: int, seed: int, training: Mapping[st
 def plan_trials(
     method: str, settings: Sequence[Point], bits: int, training: Mapping[str, Any], count: int
 ) -> list[Trial]:
-    """`count` trials of the settings in their order; where there are fewer, they come again with the next seeds.
+    """Plan `count` trials of the settings in their order; fewer settings are repeated with the next seeds.
 
-    So a method with few settings has as many trainings as any other, and its scores are means over them. `training` are
-    the options that all of them share, such as epochs.
+    A method with few settings then has as many training runs as any other, and its scores are means over them.
+    `training` are the options that all of them share, such as epochs.
     """
     return [
         _trial(method, settings[number % len(settings)], bits, number // len(settings), training)
@@ -108,14 +113,15 @@ def plan_trials(
     ]
 
 
-def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[Mean]:
-    """Mean scores of the points with finished trials, the best first; of equal ones the earlier."""
+def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[MeanScore]:
+    """Compute the mean scores of the points with finished trials, the best first; of equal ones the earlier."""
+    scores_of_tasks = {row_key(row): float(row["evaluation"][METRIC]) for row in rows}
     by_point: dict[str, tuple[Point, list[float]]] = {}
     for point, task in trials:
-        for row in select_rows(rows, [task]):
+        if task.key in scores_of_tasks:
             _, scores = by_point.setdefault(json.dumps(point), (point, []))
-            scores.append(float(row["evaluation"][METRIC]))
-    means = [Mean(point, float(np.mean(scores)), len(scores)) for point, scores in by_point.values()]
+            scores.append(scores_of_tasks[task.key])
+    means = [MeanScore(point, float(np.mean(scores)), len(scores)) for point, scores in by_point.values()]
     return sorted(means, key=lambda mean: -mean.score)
 
 
@@ -129,62 +135,61 @@ def tune(
     training: Mapping[str, Any] | None = None,
     warn: Callable[[Sequence[str]], None] | None = None,
     **running: Any,
-) -> tuple[dict[str, Choice], list[Row]]:
-    """Try, train the best again in full, write best.json; return the choices and the failures of this attempt.
+) -> tuple[dict[str, BestSetting], list[Row]]:
+    """Try settings, train the best with all epochs, write best.json; return them and the failures of this attempt.
 
-    All on three quarters of the training list, scored on the rest: the queries are never read. `training` are options
-    of training that all methods share and that are not tuned, `running` other arguments of `run_tasks`.
+    All runs train on three quarters of the training set and are scored on the rest, so the queries stay unused.
+    `training` are options that all methods share and that are not tuned, `running` other arguments of `run_tasks`.
     """
     held_out, fixed = replace(source, validation=True), dict(training or {})
     rows: list[Row] = []
     failed: dict[str, Row] = {}
 
-    def run(stage: str, settings: Mapping[str, Sequence[Point]], count: int) -> dict[str, list[Mean]]:
+    def run(stage: str, settings: Mapping[str, Sequence[Point]], count: int) -> dict[str, list[MeanScore]]:
         """Train `count` trials of each method's settings, and rank them."""
-        trials = {
-            method: plan_trials(
-                method, tried, bits, {**fixed, "epochs": _epochs(method, budget, stage, fixed)}, count
-            )
-            for method, tried in settings.items()
-        }
+        trials = {}
+        for method, tried in settings.items():
+            options = {**fixed, "epochs": _epochs(method, budget, stage, fixed)}
+            trials[method] = plan_trials(method, tried, bits, options, count)
         tasks = [task for planned in trials.values() for _, task in planned]
-        warned = warn if stage == "trials" else None
-        rows[:], failures = compare(held_out, tasks, out, stage=stage, warn=warned, **running)
-        # A shallow trial and its full training are one task, which may fail in both stages.
+        warn_once = warn if stage == "trials" else None
+        rows[:], failures = compare(held_out, tasks, out, stage=stage, warn=warn_once, **running)
+        # A shallow trial and its full run are one task, which may fail in both stages.
         failed.update({json.dumps(row["config"]): row for row in failures})
         return {method: mean_scores(planned, rows) for method, planned in trials.items()}
 
     ranked = run("trials", {name: candidates(name, bits, fixed) for name in methods}, budget.trials)
     best = {name: [mean.point for mean in means[: budget.full]] for name, means in ranked.items() if means}
-    choices = {}
+    settings: dict[str, BestSetting] = {}
     for method, means in run("full", best, budget.full).items():
-        if means:
-            parts = {json.dumps(mean.point): mean.score for mean in ranked[method]}
-            finished = sum(mean.trials for mean in ranked[method])
-            part = parts[json.dumps(means[0].point)]
-            choices[method] = Choice(means[0].point, means[0].score, part, parts.get("{}"), finished)
-    if choices:
-        best_points = {
-            method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
-            for method, choice in choices.items()
+        for point, score, _ in means[:1]:
+            scores = {json.dumps(mean.point): mean.score for mean in ranked[method]}
+            count = sum(mean.trials for mean in ranked[method])
+            settings[method] = BestSetting(point, score, scores[json.dumps(point)], scores.get("{}"), count)
+    if settings:
+        facts: Row = {
+            name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]
         }
-        facts = {name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]}
         measure = f"{METRIC} at {rows[0]['evaluation']['k']}"
-        chosen_by = {"bits": bits, "measure": measure, "budget": vars(budget), "training": fixed}
-        write_json(Path(out) / BEST, {**facts, **chosen_by, "methods": best_points})
-    return choices, list(failed.values())
+        facts |= {"bits": bits, "measure": measure, "budget": vars(budget), "training": fixed}
+        facts["methods"] = {
+            method: {"setting": dict(setting.point), "score": round(setting.score, 6)}
+            for method, setting in settings.items()
+        }
+        write_json(Path(out) / BEST, facts)
+    return settings, list(failed.values())
 
 
 def _epochs(method: str, budget: Budget, stage: str, training: Mapping[str, Any]) -> int:
-    """Epochs of a full training run, or of a trial; a shallow method has none to save."""
-    usual = make_task({**training, "method": method}).config.epochs
-    whole = int(usual if budget.epochs is None else budget.epochs)
-    short = stage == "trials" and get_method(method).family != "shallow"
-    return max(1, whole // budget.epochs_part) if short else whole
+    """Return the epochs of a full training run, or of a trial; a shallow method has none to save."""
+    default = make_task({**training, "method": method}).config.epochs
+    epochs = int(default if budget.epochs is None else budget.epochs)
+    is_short = stage == "trials" and get_method(method).family != "shallow"
+    return max(1, epochs // budget.epochs_part) if is_short else epochs
 
 
-def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Setting]:
-    """Read the chosen settings of these methods from best.json; a method that was not tuned is refused."""
+def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, PointByBits]:
+    """Read the best settings of these methods from best.json; a method that was not tuned is rejected."""
     try:
         stored: Any = parse_json(Path(path).read_text(encoding="utf-8"))
         bits = int(stored["bits"])

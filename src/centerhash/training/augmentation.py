@@ -1,8 +1,8 @@
-"""Images as a whole backbone learns from them: a random crop, flipped or not (Sec. 4.3).
+"""Augmented images, from which a whole backbone learns: a random crop, flipped or not (Sec. 4.3).
 
-An image is squashed to the backbone's frame, cropped at a random position and flipped with probability 0.5; for a
+An image is squashed to the backbone's frame, cropped at a random position and flipped with probability 0.5. For a
 backbone that reads the whole frame, crops of at least LEAST_SIDE of its side are enlarged. All is drawn from (seed,
-epoch, image) alone, so a run that resumes sees the same images as an uninterrupted one.
+epoch, image) alone, so a resumed run reads the same images as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from centerhash.training.context import (
 )
 from centerhash.training.loop import Inputs
 
-# share of the frame's side, as in the paper's crops of 224 out of 256
+# A share of the frame's side, as in the paper's crops of 224 out of 256.
 LEAST_SIDE = 7 / 8
 
 
@@ -53,7 +53,7 @@ class WholeImages:
         return network, network
 
     def augmented(self, rows: NDArray[np.int64]) -> Inputs:
-        """Return the input of the training loop for some rows."""
+        """Return the input of the training loop for rows: augmented images."""
         return image_inputs(self._files(rows), self._backbone, self._config.seed)
 
     def plain(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
@@ -81,7 +81,7 @@ def augmented(source: ImageSource, backbone: Backbone, generator: np.random.Gene
         side = int(generator.integers(round(LEAST_SIDE * frame), frame + 1))
     left, top = generator.integers(0, frame - side + 1, size=2).tolist()
     flipped = bool(generator.integers(2))
-    # one resampling straight to the crop gives the pixels of squashing the whole frame first, but for its border
+    # One resampling straight to the crop gives the pixels of squashing the whole frame first, except at its border.
     step_x, step_y = image.width / frame, image.height / frame
     box = (left * step_x, top * step_y, (left + side) * step_x, (top + side) * step_y)
     filter_kind = Image.Resampling[backbone.interpolation.upper()]
@@ -90,7 +90,7 @@ def augmented(source: ImageSource, backbone: Backbone, generator: np.random.Gene
 
 
 def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) -> Inputs:
-    """Make the input of the training loop: augmented images (B, crop, crop, 3) uint8, decoded ahead in threads."""
+    """Return the input of the training loop: augmented images (B, crop, crop, 3) uint8, decoded ahead in threads."""
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
         def decode(position: int) -> NDArray[np.uint8]:
@@ -101,9 +101,9 @@ def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) 
     return inputs
 
 
-def plain_inputs(sources: Sequence[ImageSource], backbone: Backbone, batch: int) -> Iterator[Tensor]:
-    """Yield images (B, crop, crop, 3) uint8 as they will be encoded, batch by batch."""
-    batches = (range(start, min(start + batch, len(sources))) for start in range(0, len(sources), batch))
+def plain_inputs(sources: Sequence[ImageSource], backbone: Backbone, size: int) -> Iterator[Tensor]:
+    """Yield images (B, crop, crop, 3) uint8 as they will be encoded, in batches of a size."""
+    batches = (range(start, min(start + size, len(sources))) for start in range(0, len(sources), size))
     return _decoded(lambda position: pixels_of(sources[position], backbone), batches, backbone)
 
 
@@ -116,11 +116,11 @@ def _decoded(
 
 
 def readable_splits(dataset: Dataset, context: RunContext) -> Splits:
-    """Return the splits of a dataset without images that cannot be decoded: before training, which may take hours."""
+    """Return the splits of a dataset without broken images; the check comes before training, which may take hours."""
     paths = dataset.image_paths
     if paths is None:
         return dataset.splits
-    used = np.unique(np.concatenate([rows for _, rows in dataset.splits.items()])).tolist()
+    rows = np.unique(np.concatenate([split for _, split in dataset.splits.items()])).tolist()
     check = partial(load_image, at_least=64)
-    _, broken = read_all(check, {row: paths[row] for row in used}, "checking", context.progress)
+    _, broken = read_all(check, {row: paths[row] for row in rows}, "checking", context.progress)
     return without_broken(dataset, broken, context)

@@ -1,8 +1,4 @@
-"""The configuration of a training run: everything except the data that determines the result.
-
-config = TrainConfig(method="ics", bits=64)
-config = resolve(config)  # with the defaults of the method
-"""
+"""The configuration of a training run: everything except the data that determines the result."""
 
 from __future__ import annotations
 
@@ -23,19 +19,20 @@ from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 if TYPE_CHECKING:
     from centerhash.data import Dataset
 
-# of the arithmetic; 16 and bf16 are mixed with 32 bits
+# 16 and bf16 are mixed with 32 bits.
 Precision: TypeAlias = Literal["32", "bf16", "16"]
 
-# the method for images without labels
-WITHOUT_LABELS = "itq"
-# number of bits between two lengths of nested codes
-_LEAST_STEP = 8
-# defaults of short fine-tuning from a trained head
-_FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}
+METHOD_WITHOUT_LABELS = "itq"
+_LEAST_BITS_BETWEEN_LENGTHS = 8
+_FINETUNE_DEFAULTS = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}
 
 
 class TrainConfig(Options):
-    """Hold all settings of a training run; stored in its config.json.
+    """All settings of a training run, which its config.json stores.
+
+        config = TrainConfig(method="ics", bits=64, epochs=10)
+        model = train("photos", config=config)
+        config = resolve(config)    # with the defaults of the method
 
     Every `setting` is an option of `centerhash train`.
     """
@@ -149,15 +146,16 @@ class TrainConfig(Options):
 
     @model_validator(mode="after")
     def _steps_between_lengths(self) -> Self:
-        if any(second - first < _LEAST_STEP for first, second in pairwise(self.lengths)):
-            shown = ", ".join(map(str, self.lengths))
-            raise ValueError(f"lengths of nested codes differ by at least {_LEAST_STEP} bits, got {shown}")
+        least = _LEAST_BITS_BETWEEN_LENGTHS
+        if any(second - first < least for first, second in pairwise(self.lengths)):
+            lengths = ", ".join(map(str, self.lengths))
+            raise ValueError(f"lengths of nested codes differ by at least {least} bits, got {lengths}")
         return self
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """All lengths of the codes, ascending; one unless they are nested."""
-        return (*(part.bits for part in self.shorter), self.bits)
+        return (*(code.bits for code in self.shorter), self.bits)
 
 
 def backbone_of(config: TrainConfig) -> Backbone:
@@ -175,39 +173,38 @@ def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
     if dataset is not None and not dataset.has_labels:
         config = _without_labels(config, dataset)
     method = get_method(config.method)
-    backbone_of(config)  # rejects an unknown name
-    defaults = {**method.training, **(_FINETUNE if config.finetune != "off" else {})}
-    unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
-    head = _filled_head(config.head, method)
+    # An unknown backbone is rejected.
+    backbone_of(config)
+    defaults = {**method.training, **(_FINETUNE_DEFAULTS if config.finetune != "off" else {})}
+    update = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
+    head = _resolve_head(config.head, method)
     _check_combination(config, method, head)
     shorter = tuple(
-        part
-        if part.options
-        else part.model_copy(update={"options": method.options(config.options, part.bits)})
-        for part in config.shorter
+        code.model_copy(update={"options": method.options(code.options or config.options, code.bits)})
+        for code in config.shorter
     )
     options = method.options(config.options, config.bits)
-    return config.model_copy(update={**unset, "options": options, "shorter": shorter, "head": head})
+    return config.model_copy(update={**update, "options": options, "shorter": shorter, "head": head})
 
 
-def _filled_head(head: HeadOptions, method: Method) -> HeadOptions:
-    """Fill in the options of the head that were left to the method: off unless it turns them on."""
+def _resolve_head(head: HeadOptions, method: Method) -> HeadOptions:
+    """Fill in the options of the head that are None: off unless the method turns them on."""
     switches = ("divide", "rotate", "evidence", "presence")
-    filled: dict[str, Any] = {
+    update: dict[str, Any] = {
         name: method.head.get(name, False) for name in switches if getattr(head, name) is None
     }
-    if filled.get("presence", head.presence) and head.presence_hidden is None:
-        filled["presence_hidden"] = LABEL_UNITS
-    return head.model_copy(update=filled)
+    if update.get("presence", head.presence) and head.presence_hidden is None:
+        update["presence_hidden"] = LABEL_UNITS
+    return head.model_copy(update=update)
 
 
 def _without_labels(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     if "method" not in config.model_fields_set:
-        return config.model_copy(update={"method": WITHOUT_LABELS})
+        return config.model_copy(update={"method": METHOD_WITHOUT_LABELS})
     if get_method(config.method).uses_labels:
-        able = ", ".join(name for name, row in METHODS.items() if not row.uses_labels)
+        names = ", ".join(name for name, row in METHODS.items() if not row.uses_labels)
         raise ConfigError(
-            f"method '{config.method}' learns from labels, and '{dataset.root}' has none. Train {able}, describe the "
+            f"method '{config.method}' learns from labels, and '{dataset.root}' has none. Train {names}, describe the "
             "images in a labels.csv (file_name,labels), or sort them into a folder per class."
         )
     return config
@@ -216,19 +213,21 @@ def _without_labels(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 def _check_combination(config: TrainConfig, method: Method, head: HeadOptions) -> None:
     """Reject settings that exclude each other."""
     if head.evidence and not method.head.get("evidence"):
-        able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
-        raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
+        names = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
+        raise ConfigError(
+            f"method '{method.name}' cannot use class evidence: leave it out, or train {names}."
+        )
     shallow, nested = method.family == "shallow", bool(config.shorter)
-    moves, one_by_one = getattr(method.cls, "moves_centers", False), "train one length after the other"
-    for holds, reason in (
+    moves, advice = getattr(method.cls, "moves_centers", False), "train one length after the other"
+    for is_impossible, reason in (
         (shallow and head.presence, "has no head that could read presence: leave it out"),
         (shallow and config.eval_interval, "has no epochs to evaluate: leave out `eval_interval=`"),
         (shallow and config.finetune != "off", "has no network to fine-tune: omit `finetune=`"),
-        (nested and shallow, f"has no nested codes: {one_by_one}"),
-        (nested and moves, f"changes its centers in training, so its codes cannot be nested: {one_by_one}"),
-        (nested and head.divide, f"gives each bit its own features, so no code is nested: {one_by_one}"),
+        (nested and shallow, f"has no nested codes: {advice}"),
+        (nested and moves, f"changes its centers in training, so its codes cannot be nested: {advice}"),
+        (nested and head.divide, f"gives each bit its own features, so no code is nested: {advice}"),
     ):
-        if holds:
+        if is_impossible:
             raise ConfigError(f"method '{method.name}' {reason}.")
     if config.stages is not None and config.finetune != "last":
         raise ConfigError(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from centerhash.core.errors import DataError, ImageError
 from centerhash.core.progress import Progress, silent
@@ -19,16 +20,18 @@ from centerhash.networks.encoder import Encoder, FeatureTable, raise_if_broken
 from centerhash.networks.engines import PortableNetwork
 from centerhash.training.distributed import ProcessGroup
 
-# Batches that are decoded or read while one is in use.
+# Batches that are decoded or read while the network computes another one.
 BATCHES_AHEAD = 3
 NO_ROWS = np.empty(0, dtype=np.int64)
-# a tenth is held out, at most 1,000 images, of at least 20
+# A tenth of the training images is held out, at most 1,000; there must be at least 20.
 _VALIDATION_SHARE, _MOST_VALIDATION, _LEAST_TRAINING = 10, 1_000, 20
 
-# one line of the log: epoch, loss, its parts, learning rate, seconds
+# One line of the log: epoch, loss, its terms, learning rate, seconds.
 EpochRow: TypeAlias = dict[str, float]
-# called with the whole log after every epoch
+# Called with the whole log after every epoch.
 OnEpoch: TypeAlias = Callable[[list[EpochRow]], None]
+# Returns the mAP of held-out images by the current network.
+Measure: TypeAlias = Callable[[nn.Module], float]
 
 
 def no_log(log: list[EpochRow]) -> None:
@@ -37,11 +40,11 @@ def no_log(log: list[EpochRow]) -> None:
 
 @dataclass(frozen=True)
 class RunContext:
-    """How a run is carried out. The model depends on the data, the configuration and `validation` alone.
+    """Hold how a run is carried out. The model depends on the data, the configuration and `validation` alone.
 
-    `validation` are training rows that are held out, `cache` is the folder of image features (those of a fine-tuned
-    backbone are kept there if `cache_tuned`), `folder` that of checkpoints and of a fine-tuned backbone,
-    `checkpoint_seconds` the least time between two checkpoints.
+    `validation` are the rows of training images that are held out. `cache` is the folder of image features, which
+    receives those of a fine-tuned backbone only if `cache_tuned`. `folder` has the checkpoints and a fine-tuned
+    backbone; `checkpoint_seconds` is the minimum time between two checkpoints.
     """
 
     group: ProcessGroup = field(default_factory=lambda: ProcessGroup("cpu"))
@@ -61,7 +64,7 @@ class RunContext:
         return None if self.folder is None else self.folder / self.checkpoint_name
 
     def split_validation(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Separate rows to train on from rows held out, each in the given order."""
+        """Separate rows to train on from rows held out; both keep their order."""
         held_out = np.isin(rows, self.validation)
         return rows[~held_out], rows[held_out]
 
@@ -80,12 +83,15 @@ def hold_out(dataset: Dataset, seed: int) -> NDArray[np.int64]:
 
 
 def without_broken(
-    dataset: Dataset, broken: Mapping[int, ImageError], context: RunContext, kept: str = ""
+    dataset: Dataset, broken: Mapping[int, ImageError], context: RunContext, note: str = ""
 ) -> Splits:
-    """Return the splits of a dataset without broken images, by row, which are an error unless they are skipped."""
+    """Return the splits of a dataset without its broken images by row; unless they are skipped, raise DataError.
+
+    The error begins its advice with `note`.
+    """
     if not context.skip_broken:
         advice = "Repair these files, remove them from the dataset, or skip broken images (skip_broken)."
-        raise_if_broken(broken, dataset.size, f"{kept}{advice}")
+        raise_if_broken(broken, dataset.size, f"{note}{advice}")
     splits = dataset.splits.without(sorted(broken))
     check_splits(splits, dataset.size)
     return splits
@@ -109,5 +115,5 @@ def dataset_features(
     if context.cache is not None:
         context.group.fill_cache(len(paths), lambda rows: image_features(paths[rows], backbone, context))
     table = image_features(paths, backbone, context)
-    kept = "The features of all others are kept. "
-    return table.features, without_broken(dataset, table.broken, context, kept)
+    note = "The features of all others are kept. "
+    return table.features, without_broken(dataset, table.broken, context, note)

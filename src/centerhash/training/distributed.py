@@ -1,11 +1,11 @@
-"""One process or several: what training needs to know of the others.
+"""One process or several: shares of a batch, gathered outputs, mixed precision.
 
 `torchrun --nproc-per-node 2 -m centerhash train ...` starts the processes and Lightning Fabric joins them (gloo on
 CPUs, nccl on GPUs). Every process computes its share of each batch, and the loss sees the gathered batch, so
 that pairs and triplets cross the processes and the result is that of one process with the same batch, up to rounding.
 
-How the gradients add up: every process computes the whole loss, and the backward pass of `gather` sums over the
-processes, so a share's gradient is `size` times too large; the mean over the processes that follows sets it right.
+Every process computes the loss of the whole batch, and the backward pass of `gather` sums over the processes, so the
+gradient of a share is `size` times too large. The mean over the processes, which follows, corrects this.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from centerhash.networks.backbones import choose_device
 from centerhash.networks.heads import Dropout
 from centerhash.training.config import Precision
 
-# one process may compute features for hours while the others wait
+# One process may compute features for hours while the others wait.
 _TIMEOUT = timedelta(days=2)
 _BACKENDS = {"cuda": "nccl", "cpu": "gloo", "mps": "gloo"}
 _FABRIC_PRECISION: dict[Precision, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 class ProcessGroup:
-    """This process alone, or all that torchrun started; several, and mixed precision, need Lightning Fabric."""
+    """This process alone, or all that torchrun started; several, and mixed precision, use Lightning Fabric."""
 
     def __init__(self, device: str = "auto", precision: Precision = "32", size: int = 1) -> None:
         self.device, self.size, self.rank = choose_device(device), size, 0
@@ -46,7 +46,7 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and shows progress."""
+        """Whether this process writes files and reports progress."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
@@ -61,7 +61,7 @@ class ProcessGroup:
         return wrapped if self._fabric is None else self._fabric.setup(network, optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the chosen precision within the block."""
+        """Compute in the precision of the group within the block."""
         return nullcontext() if self._fabric is None else self._fabric.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -73,9 +73,10 @@ class ProcessGroup:
         return output if self.size == 1 else output.each(lambda rows: self._gathered(rows, count))
 
     def _gathered(self, rows: Tensor, count: int) -> Tensor:
-        whole = rows.new_zeros(count, *rows.shape[1:])
-        whole[self.share(count)] = rows
-        return _summed(whole)  # shares differ in length, which an all_gather would not allow
+        batch = rows.new_zeros(count, *rows.shape[1:])
+        batch[self.share(count)] = rows
+        # An all_gather would not accept shares that differ in length.
+        return _summed(batch)
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -83,7 +84,7 @@ class ProcessGroup:
             self._fabric.barrier()
 
     def fill_cache(self, count: int, compute: Callable[[slice], object]) -> None:
-        """Let each of several processes compute its share of `count` rows into a cache that all read from then."""
+        """Compute this process's share of `count` rows into a cache, and wait for the others; one process skips this."""
         if self.size > 1:
             compute(self.share(count))
             self.barrier()
@@ -125,7 +126,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _summed(value: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(value)  # type: ignore[no-untyped-call]  # untyped in torch
+    total: Tensor = _Sum.apply(value)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -151,11 +152,11 @@ class SharedNorm(nn.BatchNorm1d):
 class SharedDropout(Dropout):
     """Dropout whose mask is drawn for the batch of all processes, of which each uses its own rows.
 
-    `alone` is the layer of one process with the whole batch.
+    `single` is the layer of one process with the whole batch.
     """
 
     group: ProcessGroup
-    alone: Dropout
+    single: Dropout
 
     def forward(self, units: Tensor) -> Tensor:
         """Drop the entries that one process with the whole batch would drop."""
@@ -163,7 +164,7 @@ class SharedDropout(Dropout):
             return units
         count = torch.tensor(len(units), device=units.device)
         dist.all_reduce(count)
-        mask = self.alone.mask((int(count), *units.shape[1:]), units)
+        mask = self.single.mask((int(count), *units.shape[1:]), units)
         return units * mask[self.group.share(int(count))]
 
 
@@ -182,7 +183,7 @@ def share_layers(network: nn.Module, group: ProcessGroup) -> None:
             network._modules[name] = shared.to(group.device)
         elif isinstance(layer, Dropout):
             dropout = SharedDropout(layer.p)
-            dropout.group, dropout.alone = group, layer
+            dropout.group, dropout.single = group, layer
             network._modules[name] = dropout
         else:
             share_layers(layer, group)

@@ -1,12 +1,12 @@
 """Fine-tuning: a head on frozen features first, then a backbone, or its last stages, and the head together (Sec. 4.3).
 
-model, features, splits = fit_finetuned(dataset, config, context)
+fit = fit_finetuned(dataset, config, context)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from centerhash.core.errors import ConfigError
 from centerhash.core.files import atomic
 from centerhash.data import Dataset
-from centerhash.data.splits import Splits
 from centerhash.losses.base import HeadOutput
-from centerhash.model.model import HashModel
 from centerhash.model.spec import TUNED
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.heads import build_head
@@ -26,24 +24,20 @@ from centerhash.training.augmentation import WholeImages
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.context import RunContext, no_log
 from centerhash.training.finish import (
+    Fit,
     finished_model,
     general_sample,
-    network_logits,
-    rotation_sample,
-    validation_map,
+    validation_measure,
     with_general_code,
 )
 from centerhash.training.last_stages import LastStageMaps
 from centerhash.training.loop import ParameterGroup, fit_head, fit_network, make_objective
 
 
-def fit_finetuned(
-    dataset: Dataset, config: TrainConfig, context: RunContext
-) -> tuple[HashModel, NDArray[Any], Splits]:
+def fit_finetuned(dataset: Dataset, config: TrainConfig, context: RunContext) -> Fit:
     """Train a backbone, or its last stages, and a head together by a resolved configuration.
 
-    Return the model, features (N, D) of the dataset by its backbone, and the splits without broken images. Checkpoints
-    and the backbone are stored in the folder of the context.
+    Checkpoints and the backbone are stored in the folder of the context.
     """
     check_finetuning(dataset, config, context)
     source = LastStageMaps if config.finetune == "last" else WholeImages
@@ -58,42 +52,30 @@ def fit_finetuned(
         untrained, start = features[sample], warm_head(features, labels, config, context)
     else:
         untrained, start = images.untrained_features(rows[sample]), None
-    whole, part = images.trainable()
+    network, trained_part = images.trainable()
 
     def build() -> TunedNetwork:
         head = build_head(backbone_of(config).features, config.bits, config.head, labels.shape[1])
+        objective.prepare(labels)
         if start is not None:
             head.load_state_dict(start[0])
-        return TunedNetwork(part.train(), head, config.backbone_norms == "trained")
-
-    def prepare() -> None:
-        objective.prepare(labels)
-        if start is not None:  # centers and proxies go on from it
             objective.load_state_dict(start[1])
+        return TunedNetwork(trained_part.train(), head, config.backbone_norms == "trained")
 
-    def measure(network: TunedNetwork) -> float:
-        device = context.group.device
-        query, database = (network_logits(network, images.plain(side), device) for side in (validation, rows))
-        return validation_map(query, database, dataset.labels[validation], labels, config)
-
-    network, _ = fit_network(
+    tuned, _ = fit_network(
         build,
         images.augmented(rows),
         labels,
         objective,
         config,
         context,
-        prepare=prepare,
         groups=lambda network: network.groups(config.backbone_rate),
-        measure=measure if len(validation) else None,
+        measure=validation_measure(dataset, rows, validation, images.plain, config, context.group.device),
     )
-    tuned = stored_backbone(whole, config, context)
-    features, splits = images.tuned_features(tuned)
-    some = rows[rotation_sample(rows)]
-    model = finished_model(
-        dataset, config, network.head, objective, some, features[some], tuned, context.folder
-    )
-    return with_general_code(model, features, rows, untrained), features, splits
+    backbone = stored_backbone(network, config, context)
+    features, splits = images.tuned_features(backbone)
+    model = finished_model(dataset, config, tuned.head, objective, rows, features, backbone, context.folder)
+    return Fit(with_general_code(model, features, rows, untrained), features, splits)
 
 
 def check_finetuning(dataset: Dataset, config: TrainConfig, context: RunContext) -> None:
@@ -119,8 +101,8 @@ def warm_head(
 
     Return the tensors of the head, and those that its loss learned.
     """
-    kept = ("method", "bits", "shorter", "seed", "head", "options", "centers", "assignment")
-    plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
+    shared = ("method", "bits", "shorter", "seed", "head", "options", "centers", "assignment")
+    frozen = resolve(TrainConfig(**{name: getattr(config, name) for name in shared}))
     objective = make_objective(config, labels)
 
     def progress(stage: str, done: int, total: int, note: str = "", /) -> None:
@@ -129,15 +111,15 @@ def warm_head(
     warming = replace(
         context, checkpoint_name="checkpoint-head.safetensors", progress=progress, on_epoch=no_log
     )
-    head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, warming)
+    head, _ = fit_head(features, np.arange(len(labels)), labels, objective, frozen, warming)
     return head.state_dict(), objective.state_dict()
 
 
 class TunedNetwork(nn.Module):
     """A backbone, or a part of one, and a head: images or maps in, the head's output out.
 
-    The backbone's batch norms keep the statistics of its first training unless `trained_norms`: those of small batches
-    are noise, and several processes then agree without talking.
+    The backbone's batch norms keep their pretrained statistics unless `trained_norms`: those of small batches are noise,
+    and several processes would have to exchange them.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, trained_norms: bool = False) -> None:
@@ -145,7 +127,7 @@ class TunedNetwork(nn.Module):
         self.backbone, self.head, self.trained_norms = backbone, head, trained_norms
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of everything but the backbone's batch norms that are frozen."""
+        """Set the mode of all layers except the backbone's frozen batch norms."""
         super().train(mode)
         if self.trained_norms:
             return self
@@ -161,17 +143,18 @@ class TunedNetwork(nn.Module):
 
     def groups(self, backbone_rate: float) -> list[ParameterGroup]:
         """Return the head's parameters, and the backbone's at the share `backbone_rate` of the learning rate."""
-        parts = ((self.head, 1.0), (self.backbone, backbone_rate))
-        return [{"params": list(part.parameters()), "factor": factor} for part, factor in parts]
+        factors = ((self.head, 1.0), (self.backbone, backbone_rate))
+        return [{"params": list(module.parameters()), "factor": factor} for module, factor in factors]
 
 
 def stored_backbone(network: nn.Module, config: TrainConfig, context: RunContext) -> Backbone:
     """Store a network of `Backbone.trainable` in the folder of the run, and return the backbone that reads it."""
     assert context.folder is not None
-    path, inner = context.folder / TUNED, network.network
-    assert isinstance(inner, nn.Module)
+    assert isinstance(network.network, nn.Module)
+    path = context.folder / TUNED
     if context.group.is_main:
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in inner.state_dict().items()}
+        state = network.network.state_dict()
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
         with atomic(path) as stream:
             stream.write(save(tensors))
     context.group.barrier()

@@ -4,25 +4,26 @@
 
 Training compares directions of logits with the centers, and a rotation of both keeps all angles. An image with several
 labels lies between centers, where many logits are near 0 and their signs carry little information; a rotation spreads
-it over all bits. It is ITQ's, started from the identity (Gong and Lazebnik, 2011). To rotate the outputs of a trained
-network is not new: H2Q (Schwengber et al., Deep Hashing via Householder Quantization, 2023) learns Householder
-reflections for it. Different here are the way to the rotation and the centers, which are rotated along.
+it over all bits. ITQ (Gong and Lazebnik, 2011), started from the identity, finds the rotation. H2Q (Schwengber et al.,
+Deep Hashing via Householder Quantization, 2023) also rotates the outputs of a trained network, by Householder
+reflections; new here is that the centers are rotated too.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.codes import binarize, pack
+from centerhash.codes import binarize
 from centerhash.data import Dataset
+from centerhash.data.splits import Splits
 from centerhash.evaluation import evaluate
 from centerhash.losses.base import CentralLoss, HashingLoss
 from centerhash.losses.functional import center_similarities
@@ -34,24 +35,34 @@ from centerhash.model.spec import ModelSpec
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.heads import Head
 from centerhash.training.config import TrainConfig
+from centerhash.training.context import Measure
 from centerhash.weights import class_sizes
 
-ROUNDS = 60  # a validation split saw no change after them
-_ROTATION_SAMPLE = 20_000  # training images that a rotation is computed from at most
-# The rotation of a validation; the full one would cost more than an epoch.
-_QUICK_SAMPLE, _QUICK_ROUNDS = 2_000, 20
-GENERAL_BITS = 128
-_GENERAL_SAMPLE = 10_000  # training images that the general code is fitted on at most
-_RIDGE = 200  # of the regression of the general code: small next to many images, large next to few
+# Codes of a validation split did not change after 60 rounds.
+_ROTATION_IMAGES, _ROTATION_ROUNDS = 20_000, 60
+# The rotation of a validation: the full one would cost more than an epoch.
+_QUICK_IMAGES, _QUICK_ROUNDS = 2_000, 20
+GENERAL_BITS, _GENERAL_IMAGES = 128, 10_000
+# The penalty is small next to many images, and large next to few.
+_GENERAL_RIDGE = 200
+_MOST_SIMILARITIES = 20_000_000
 
 
-def rotation_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return positions among the training rows (n,) of the images whose logits determine the rotation."""
-    return np.argsort(rows)[:_ROTATION_SAMPLE]  # in the order of the file: fast for memory-mapped features
+class Fit(NamedTuple):
+    """A trained model, features (N, D) of the dataset by its backbone, and the splits without broken images."""
+
+    model: HashModel
+    features: NDArray[Any]
+    splits: Splits
+
+
+def rotation_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of the training rows (n,) that determine the rotation, sorted: fast for memory-mapped features."""
+    return np.sort(rows)[:_ROTATION_IMAGES]
 
 
 def code_rotation(
-    logits: NDArray[Any], rounds: int = ROUNDS, shorter: Sequence[int] = ()
+    logits: NDArray[Any], rounds: int = _ROTATION_ROUNDS, shorter: Sequence[int] = ()
 ) -> NDArray[np.float64]:
     """Find the rotation (K, K) that brings the directions of logits (n, K) nearest to binary codes.
 
@@ -67,31 +78,47 @@ def code_rotation(
     return rotation
 
 
-def network_logits(
-    network: nn.Module, batches: Iterable[Tensor], device: torch.device
-) -> NDArray[np.float32]:
-    """Compute logits (n, K) of batches; the network is left in eval mode."""
-    network.eval()
-    with torch.no_grad():
-        return np.concatenate([network(batch.to(device)).logits.float().cpu().numpy() for batch in batches])
+def validation_measure(
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    validation: NDArray[np.int64],
+    batches: Callable[[NDArray[np.int64]], Iterable[Tensor]],
+    config: TrainConfig,
+    device: torch.device,
+) -> Measure | None:
+    """Return the measure of a network: mAP of validation rows (m,) that query training rows (n,); None without any.
+
+    `batches` yields the network's input for rows of the dataset. The network is left in eval mode.
+    """
+
+    def logits(network: nn.Module, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.concatenate(
+            [network(batch.to(device)).logits.float().cpu().numpy() for batch in batches(rows)]
+        )
+
+    def measure(network: nn.Module) -> float:
+        network.eval()
+        with torch.no_grad():
+            query, database = logits(network, validation), logits(network, rows)
+        return validation_map(query, database, dataset.labels[validation], dataset.labels[rows], config)
+
+    return measure if len(validation) else None
 
 
 def validation_map(
-    query: NDArray[np.float32],
-    database: NDArray[np.float32],
+    query: NDArray[Any],
+    database: NDArray[Any],
     query_labels: NDArray[np.bool_],
     database_labels: NDArray[np.bool_],
     config: TrainConfig,
 ) -> float:
     """Estimate the mAP of held-out logits (m, K) that query training logits (n, K), rotated if the model will be."""
-    sides: list[NDArray[Any]] = [query, database]
     if config.head.rotate:
-        sample = database[:: -(-len(database) // _QUICK_SAMPLE)]
+        sample = database[:: -(-len(database) // _QUICK_IMAGES)]
         rotation = code_rotation(sample, _QUICK_ROUNDS, config.lengths[:-1])
-        sides = [side @ rotation for side in sides]
-    codes, others = (pack(binarize(side)) for side in sides)
-    bits = query.shape[1]
-    return evaluate(codes, others, query_labels, database_labels, bits=bits, precision_at=()).map_retrieved
+        query, database = query @ rotation, database @ rotation
+    sides = binarize(query), binarize(database), query_labels, database_labels
+    return evaluate(*sides, precision_at=()).map_retrieved
 
 
 def finished_model(
@@ -104,12 +131,13 @@ def finished_model(
     backbone: Backbone | None,
     folder: Path | None = None,
 ) -> HashModel:
-    """Make the model of a trained head: rotate it, choose the label threshold, and set class sizes.
+    """Create the model of a trained head: rotate it, choose the label threshold, and set class sizes.
 
-    Training rows (n,) and their features (n, D) determine these. A tuned backbone is stored in `folder`.
+    Training rows (n,) of the features (N, D) determine these. A tuned backbone is stored in `folder`.
     """
     assert isinstance(head, Head)
-    labels, centers = dataset.labels[rows], stored_centers(objective)
+    rows = rotation_rows(rows)
+    features, labels, centers = features[rows], dataset.labels[rows], stored_centers(objective)
     spec = model_spec(dataset, config, features.shape[1], backbone, tuned=folder is not None)
     tensors = {} if centers is None else {"centers": centers}
 
@@ -117,7 +145,7 @@ def finished_model(
         return HashModel(spec, {**encoder_tensors(head), **tensors}, folder)
 
     if spec.head.rotate:
-        shorter = [part.bits for part in spec.shorter]
+        shorter = config.lengths[:-1]
         rotation = torch.from_numpy(code_rotation(model().logits(features), shorter=shorter)).float()
         assert head.rotation is not None
         head.rotation.matrix.copy_(rotation)
@@ -131,7 +159,7 @@ def finished_model(
         def threshold(bits: int) -> dict[str, float]:
             return {"label_threshold": label_threshold(logits[:, :bits], labels, directions[:, :bits])}
 
-        nested = tuple(part.model_copy(update=threshold(part.bits)) for part in spec.shorter)
+        nested = tuple(code.model_copy(update=threshold(code.bits)) for code in spec.shorter)
         spec = spec.model_copy(update={**threshold(spec.bits), "shorter": nested})
     if dataset.areas is None or objective.size_scale is None or not (config.sizes and config.head.evidence):
         return model()
@@ -141,7 +169,7 @@ def finished_model(
 def model_spec(
     dataset: Dataset, config: TrainConfig, features: int, backbone: Backbone | None, *, tuned: bool = False
 ) -> ModelSpec:
-    """Describe the model to be trained; without a backbone, it is one of precomputed features."""
+    """Return the specification of a model; without a backbone, it is one of precomputed features."""
     network: dict[str, Any] = {}
     if backbone is not None:
         network = {
@@ -183,14 +211,12 @@ def array_tensors(kind: str, fitted: ShallowHash) -> dict[str, Tensor]:
     return {f"{kind}.{name}": torch.from_numpy(np.array(value)) for name, value in fitted.arrays().items()}
 
 
-def label_threshold(
-    logits: NDArray[np.float32], labels: NDArray[np.bool_], centers: Tensor, entries: int = 20_000_000
-) -> float:
+def label_threshold(logits: NDArray[np.float32], labels: NDArray[np.bool_], centers: Tensor) -> float:
     """Return the cosine to a center from which its label is predicted: the cut with the best F1 on these images.
 
-    At most `entries` similarities are used, which bounds the memory for many classes.
+    Of many classes, only the first images are used, which bounds the memory.
     """
-    rows = min(len(logits), max(1, entries // max(1, labels.shape[1])))
+    rows = min(len(logits), max(1, _MOST_SIMILARITIES // max(1, labels.shape[1])))
     similarities = center_similarities(torch.from_numpy(logits[:rows]), centers).numpy().ravel()
     order = np.argsort(-similarities, kind="stable")
     hits = np.cumsum(labels[:rows].ravel()[order])
@@ -214,7 +240,7 @@ def with_sizes(
 
 def general_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return positions among the training rows (n,) of the images whose features determine the general code."""
-    return np.argsort(rows)[:: max(1, len(rows) // _GENERAL_SAMPLE)]
+    return np.argsort(rows)[:: max(1, len(rows) // _GENERAL_IMAGES)]
 
 
 def with_general_code(
@@ -225,9 +251,9 @@ def with_general_code(
 ) -> HashModel:
     """Add a general code of `GENERAL_BITS` bits: ITQ of the training features `features[rows]`, without labels.
 
-    Training a network on labels makes its features say less about all else. Then `untrained` (n, D) are features of
-    `rows[general_sample(rows)]` by the network before it was trained: the code is theirs, as far as it can be read from
-    the trained features. The model is unchanged if the features are too narrow, or too few.
+    A network that was trained on labels loses information about everything else. Then `untrained` (n, D) are features
+    of `rows[general_sample(rows)]` before training, and a regression on the trained features approximates their code.
+    The model is unchanged if the features are too narrow, or too few.
     """
     positions = rows[general_sample(rows)]
     if len(positions) < 32 or features.shape[1] < GENERAL_BITS:
@@ -248,7 +274,7 @@ def read_code(values: NDArray[np.float64], features: NDArray[np.float32]) -> ITQ
     scale = np.maximum(features.std(axis=0, dtype=np.float64), 1e-6)
     standard = (features - mean) / scale
     squares = standard.T @ standard
-    squares[np.diag_indices_from(squares)] += _RIDGE
+    squares[np.diag_indices_from(squares)] += _GENERAL_RIDGE
     projection = np.linalg.solve(squares, standard.T @ (values - level)) / scale[:, None]
     arrays = {"normalize": np.array(False), "projection": projection, "offset": mean @ projection - level}
     return ITQ.from_arrays(arrays)

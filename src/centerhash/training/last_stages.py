@@ -1,7 +1,7 @@
 """The last stages of a backbone, trained with the head on maps that the stages below computed once.
 
-An epoch costs what the trained stages cost. An image comes mirrored with probability 0.5, drawn from (seed, epoch,
-image) alone, so a run that resumes sees the same maps as an uninterrupted one.
+An epoch costs only the time of the trained stages. An image is mirrored with probability 0.5, drawn from (seed, epoch,
+image) alone, so a resumed run reads the same maps as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class LastStageMaps:
     def __init__(self, dataset: Dataset, config: TrainConfig, context: RunContext) -> None:
         self._split = split_backbone(backbone_of(config), config.stages)
         self._maps = dataset_maps(dataset, self._split, context)
-        kept = "The maps of all others are kept. "
-        self.splits = without_broken(dataset, self._maps.broken, context, kept)
+        note = "The maps of all others are kept. "
+        self.splits = without_broken(dataset, self._maps.broken, context, note)
         self._size, self._seed, self._context = dataset.size, config.seed, context
-        self._whole, self._tail = self._split.trainable()
+        self._network, self._tail = self._split.trainable()
 
     def trainable(self) -> tuple[nn.Module, nn.Module]:
         """Return the whole network and the part of it that is trained."""
-        return self._whole, self._tail
+        return self._network, self._tail
 
     def augmented(self, rows: NDArray[np.int64]) -> Inputs:
-        """Make the input of the training loop: maps (B, *shape), each mirrored with probability 0.5, read ahead."""
+        """Return the input of the training loop: maps (B, *shape), each mirrored with probability 0.5, read ahead."""
 
         def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
             mirrored = np.random.default_rng((self._seed, epoch)).integers(2, size=len(rows)).astype(bool)
@@ -78,7 +78,7 @@ class LastStageMaps:
 
     def tuned_features(self, tuned: Backbone) -> tuple[NDArray[Any], Splits]:
         """Compute features (N, D) of all images by the trained stages; the splits are those of training."""
-        rows = np.unique(np.concatenate([part for _, part in self.splits.items()]))
+        rows = np.unique(np.concatenate([split for _, split in self.splits.items()]))
         features = np.zeros((self._size, tuned.features), np.float32)
         features[rows] = self.untrained_features(rows)
         return features, self.splits
@@ -93,9 +93,9 @@ def dataset_maps(dataset: Dataset, split: SplitBackbone, context: RunContext) ->
     encoder = Encoder(split.trunk, device=group.device)
 
     def maps(rows: slice) -> MapTable:
-        inside = range(*rows.indices(len(paths)))
-        flipped = [row - inside.start for row in train if row in inside]
-        return compute_maps(paths[rows], flipped, encoder, cache, context.progress)
+        selected = range(*rows.indices(len(paths)))
+        mirrored = [row - selected.start for row in train if row in selected]
+        return compute_maps(paths[rows], mirrored, encoder, cache, context.progress)
 
     group.fill_cache(len(paths), maps)
     return maps(slice(0, len(paths)))
@@ -104,4 +104,5 @@ def dataset_maps(dataset: Dataset, split: SplitBackbone, context: RunContext) ->
 def _as_maps(flat: NDArray[Any], split: SplitBackbone) -> Tensor:
     maps = torch.from_numpy(flat).reshape(len(flat), *split.shape)
     order = torch.channels_last if maps.ndim == 4 else torch.preserve_format
-    return maps.to(torch.float32, memory_format=order)  # both at once: less than half of the time
+    # One conversion of type and order needs less than half of the time of two.
+    return maps.to(torch.float32, memory_format=order)

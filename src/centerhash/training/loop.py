@@ -10,7 +10,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,17 +25,18 @@ from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 from centerhash.losses.nested import NestedLoss, nested_centers
 from centerhash.methods.registry import get_method
 from centerhash.model.model import load_tensors, save_tensors, with_prefix
+from centerhash.model.spec import ShorterCode
 from centerhash.networks.heads import build_head, float_rows
 from centerhash.training.config import TrainConfig
-from centerhash.training.context import EpochRow, RunContext
+from centerhash.training.context import EpochRow, Measure, RunContext
 from centerhash.training.distributed import ProcessGroup, share_layers
 
-# from the positions (B,) of each batch among the training images, and the epoch, to the network's input
+# Yields the network's input for the positions (B,) of each batch among the training images, and the epoch.
 Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
 Network = TypeVar("Network", bound=nn.Module)
-Measure: TypeAlias = Callable[[Network], float]  # mAP of held-out images by the current network
 Modules: TypeAlias = Mapping[str, nn.Module]
-ParameterGroup: TypeAlias = dict[str, Any]  # "params", which learn at the share "factor" of the learning rate
+# The parameters "params" learn at the share "factor" of the learning rate.
+ParameterGroup: TypeAlias = dict[str, Any]
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
@@ -65,29 +65,29 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def make_objective(config: TrainConfig, labels: NDArray[np.bool_]) -> HashingLoss:
-    """Make the loss of a deep method for training labels (n, C), with the centers (C, K) of a central one."""
-    method, classes, lengths = get_method(config.method), labels.shape[1], config.lengths
+    """Create the loss of a resolved configuration for training labels (n, C), and the centers of a central method."""
+    method, classes = get_method(config.method), labels.shape[1]
     centers = None
     if method.family == "central":
         assign = config.assignment == "cooccurrence"
         if config.shorter:
-            codes = nested_centers(lengths, labels, config.seed, config.centers, assign=assign)
+            codes = nested_centers(config.lengths, labels, config.seed, config.centers, assign=assign)
         else:
             codes = hash_centers(classes, config.bits, config.seed, config.centers)
             codes = assign_centers(codes, labels) if assign else codes
         centers = torch.from_numpy(codes)
-    options_by_length = (*(part.options for part in config.shorter), config.options)
-    parts = {
-        bits: method.create(
-            method.options(options, bits),
-            centers=None if centers is None else centers[:, :bits],
+    lengths: tuple[ShorterCode | TrainConfig, ...] = (*config.shorter, config)
+    losses = {
+        length.bits: method.create(
+            length.options,
+            centers=None if centers is None else centers[:, : length.bits],
             classes=classes,
-            bits=bits,
+            bits=length.bits,
             seed=config.seed,
         )
-        for bits, options in zip(lengths, options_by_length, strict=True)
+        for length in lengths
     }
-    return NestedLoss(parts) if config.shorter else parts[config.bits]
+    return NestedLoss(losses) if config.shorter else losses[config.bits]
 
 
 def fit_head(
@@ -97,24 +97,25 @@ def fit_head(
     objective: HashingLoss,
     config: TrainConfig,
     context: RunContext,
-    measure: Measure[nn.Module] | None = None,
+    measure: Measure | None = None,
 ) -> tuple[nn.Module, list[EpochRow]]:
     """Train a head on `features[rows]` (n, D) with labels (n, C); return it in eval mode with the log.
 
     Images without a label have no center to be pulled to and are skipped.
     """
-    labelled = labels.any(axis=1)
-    rows, labels = rows[labelled], labels[labelled]
+    labeled = labels.any(axis=1)
+    rows, labels = rows[labeled], labels[labeled]
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
         for positions in batches:
             yield float_rows(features, rows[positions.numpy()])
 
     def build() -> nn.Module:
-        return build_head(features.shape[1], config.bits, config.head, labels.shape[1])
+        head = build_head(features.shape[1], config.bits, config.head, labels.shape[1])
+        objective.prepare(labels)
+        return head
 
-    prepare = partial(objective.prepare, labels)
-    return fit_network(build, inputs, labels, objective, config, context, prepare=prepare, measure=measure)
+    return fit_network(build, inputs, labels, objective, config, context, measure=measure)
 
 
 def fit_network(
@@ -125,15 +126,14 @@ def fit_network(
     config: TrainConfig,
     context: RunContext,
     *,
-    prepare: Callable[[], None],
     groups: Callable[[Network], list[ParameterGroup]] | None = None,
-    measure: Measure[Network] | None = None,
+    measure: Measure | None = None,
 ) -> tuple[Network, list[EpochRow]]:
-    """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
+    """Train a network on n images with labels (n, C); return it in eval mode with the log.
 
-    Training resumes from the context's checkpoint, which is written after an epoch when `checkpoint_seconds` have
-    passed, and at the end. `prepare` sets up the objective after the network is drawn. `measure` is called every
-    `config.eval_interval` epochs and after the last; the row of that epoch then has validation_map.
+    `build` creates the network, then prepares the objective, both from the seed. Training resumes from the context's
+    checkpoint, which is written after an epoch when `checkpoint_seconds` have passed, and at the end. `measure` is
+    called every `config.eval_interval` epochs and after the last; the row of that epoch then has validation_map.
     """
     if len(labels) < 2:
         raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
@@ -143,21 +143,21 @@ def fit_network(
         torch.manual_seed(config.seed)
         network = build().to(group.device)
         share_layers(network, group)
-        prepare()
         objective = objective.to(group.device)
         parameters = groups(network) if groups else [{"params": list(network.parameters()), "factor": 1.0}]
         parameters.append({"params": list(objective.parameters()), "factor": 1.0})
-        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        optimizer: torch.optim.Optimizer = kind(
-            [part for part in parameters if part["params"]],
+        optimizer_class = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+        optimizer: torch.optim.Optimizer = optimizer_class(
+            [entry for entry in parameters if entry["params"]],
             lr=config.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=config.weight_decay,
-            fused=group.device.type in ("cpu", "cuda"),  # one pass over the parameters, not ten
+            # A fused step passes over the parameters once, not ten times.
+            fused=group.device.type in ("cpu", "cuda"),
         )
         modules: Modules = {"head": network, "objective": objective}
         log = restore_checkpoint(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
-        called, optimizer = group.setup(network, optimizer)
+        wrapped, optimizer = group.setup(network, optimizer)
         targets = torch.from_numpy(labels)
 
         def report() -> None:
@@ -165,14 +165,15 @@ def fit_network(
                 context.on_epoch(log)
                 context.progress("training", len(log), config.epochs, _note(log))
 
-        report()  # an earlier process may have stopped between its last checkpoint and its log
+        # An earlier process may have stopped between its last checkpoint and its log.
+        report()
         last_written = time.monotonic()
         for epoch in range(len(log), config.epochs):
             torch.manual_seed(epoch_seed(config.seed, epoch))
-            log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, group))
+            log.append(_run_epoch(epoch, inputs, targets, wrapped, objective, optimizer, config, group))
             is_last = epoch + 1 == config.epochs
-            measured = config.eval_interval and (epoch + 1) % config.eval_interval == 0
-            if measure is not None and group.is_main and (measured or is_last):
+            in_interval = config.eval_interval and (epoch + 1) % config.eval_interval == 0
+            if measure is not None and group.is_main and (in_interval or is_last):
                 log[-1]["validation_map"] = measure(network)
             due = time.monotonic() - last_written >= context.checkpoint_seconds or is_last
             if checkpoint is not None and due and group.is_main:
@@ -204,24 +205,23 @@ def _run_epoch(
     network.train()
     generator = torch.Generator().manual_seed(epoch_seed(config.seed, epoch))
     batches = epoch_batches(len(targets), config.batch_size, generator)
-    parts = [part for batch in batches for part in micro_batches(batch, config.gradient_accumulation_steps)]
-    reading = inputs([part[group.share(len(part))] for part in parts], epoch)
-    sums: dict[str, float] = {}
-    for number, batch in enumerate(batches):
+    steps = [micro_batches(batch, config.gradient_accumulation_steps) for batch in batches]
+    shares = [indices[group.share(len(indices))] for step in steps for indices in step]
+    stream, sums = inputs(shares, epoch), dict[str, float]()
+    for number, (batch, step) in enumerate(zip(batches, steps, strict=True)):
         progress = (epoch + number / len(batches)) / config.epochs
         for parameters in optimizer.param_groups:
             parameters["lr"] = parameters["factor"] * learning_rate(config, progress)
         optimizer.zero_grad(set_to_none=True)
-        for part in micro_batches(batch, config.gradient_accumulation_steps):
+        for indices in step:
             with group.autocast():
-                output: HeadOutput = network(next(reading).to(group.device, non_blocking=True))
-            whole = group.gather(output.each(Tensor.float), len(part))
-            terms = objective.loss_terms(
-                Batch(whole, targets[part].to(group.device), part.to(group.device), progress)
-            )
-            group.backward(terms["loss"] * (len(part) / len(batch)))
+                output: HeadOutput = network(next(stream).to(group.device, non_blocking=True))
+            gathered = group.gather(output.each(Tensor.float), len(indices))
+            labels = targets[indices].to(group.device)
+            terms = objective.loss_terms(Batch(gathered, labels, indices.to(group.device), progress))
+            group.backward(terms["loss"] * (len(indices) / len(batch)))
             for name, value in terms.items():
-                sums[name] = sums.get(name, 0.0) + float(value.detach()) * len(part)
+                sums[name] = sums.get(name, 0.0) + float(value.detach()) * len(indices)
         optimizer.step()
     if not math.isfinite(sums["loss"]):
         raise DataError(
@@ -271,9 +271,9 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
             f"the checkpoint '{path}' is damaged or of another run ({first_line(error)}): delete it to train from the "
             "start."
         ) from None
-    for parameter, known in optimizer.state.items():
-        for name, value in known.items():
-            # a fused step relies on the memory layout of the parameter
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            # A fused step relies on the memory layout of the parameter.
             if value.shape == parameter.shape and value.stride() != parameter.stride():
-                known[name] = torch.empty_like(parameter).copy_(value)
+                moments[name] = torch.empty_like(parameter).copy_(value)
     return log

@@ -1,94 +1,62 @@
-"""The one path of a training: features -> fit -> finish. `train`, `compare`, `tune` and reproduction use it.
+"""The one path of a training run: features -> fit -> finish -> codes. `train`, `compare`, `tune` and reproduction use it.
 
     fit = fit_model(dataset, resolve(config, dataset), context)
-    write_results(folder, fit.model, fit.features, dataset, fit.splits, context)
+    query, database = encode_splits(fit.model, fit.features, dataset.with_splits(fit.splits))
 
-features   of the frozen backbone, or maps of its lower stages, from the cache where they are there (context)
+features   of the frozen backbone, or maps of its lower stages, from the cache if they are there (context)
 fit        a head or a shallow method, or backbone and head together (finetuning), by the same loop
 finish     rotation, label threshold, class sizes, general code (finish)
+codes      of the queries and of the database, with their labels
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from centerhash.codes import binarize, pack, packed_width
+from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
-from centerhash.data.splits import Splits
+from centerhash.encoding.code_files import CodeFile
 from centerhash.methods.registry import get_method
+from centerhash.model.base import Model
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import float_rows
 from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.context import EpochRow, RunContext, dataset_features
+from centerhash.training.context import RunContext, dataset_features
 from centerhash.training.finetuning import fit_finetuned
 from centerhash.training.finish import (
+    Fit,
     array_tensors,
     finished_model,
     model_spec,
-    network_logits,
-    rotation_sample,
-    validation_map,
+    validation_measure,
     with_general_code,
 )
 from centerhash.training.loop import fit_head, make_objective
-from centerhash.training.run_folder import write_log
 
-# rows per pass through the head when it is validated
+# Rows that pass through the model at a time, which bounds memory.
 _CHUNK = 8192
 
 
-class Fit(NamedTuple):
-    """A trained model, features (N, D) of the dataset by its backbone, and the splits without broken images."""
-
-    model: HashModel
-    features: NDArray[Any]
-    splits: Splits
-
-
-def fit_model(
-    dataset: Dataset,
-    config: TrainConfig,
-    context: RunContext,
-    features: NDArray[Any] | None = None,
-    *,
-    general_code: bool = True,
-) -> Fit:
-    """Train a model by a resolved configuration.
-
-    `features` (N, D) are those of the frozen backbone, if they are known. Without `general_code`, a model on frozen
-    features has none.
-    """
+def fit_model(dataset: Dataset, config: TrainConfig, context: RunContext) -> Fit:
+    """Train a model with a general code by a resolved configuration."""
     if config.finetune != "off":
-        return Fit(*fit_finetuned(dataset, config, context))
-    splits = dataset.splits
-    if features is None:
-        features, splits = dataset_features(dataset, backbone_of(config), context)
+        return fit_finetuned(dataset, config, context)
+    features, splits = dataset_features(dataset, backbone_of(config), context)
     model = fit_frozen(dataset.with_splits(splits), features, config, context)
-    if general_code:
-        model = with_general_code(model, features, context.split_validation(splits.train)[0])
-    return Fit(model, features, splits)
-
-
-def fit_in_folder(folder: Path, dataset: Dataset, config: TrainConfig, context: RunContext) -> Fit:
-    """Train as `fit_model` with log and checkpoints in an open run's folder, resuming from its checkpoint."""
-
-    def on_epoch(log: list[EpochRow]) -> None:
-        write_log(folder, log)
-        context.on_epoch(log)
-
-    return fit_model(dataset, config, replace(context, folder=folder, on_epoch=on_epoch))
+    rows, _ = context.split_validation(splits.train)
+    return Fit(with_general_code(model, features, rows), features, splits)
 
 
 def fit_frozen(
     dataset: Dataset, features: NDArray[Any], config: TrainConfig, context: RunContext
 ) -> HashModel:
-    """Train a model by a resolved configuration on features (N, D) of a dataset's images."""
+    """Train a model without a general code by a resolved configuration on features (N, D) of a dataset."""
     rows, validation = context.split_validation(dataset.splits.train)
     labels, method = dataset.labels[rows], get_method(config.method)
     backbone = backbone_of(config) if dataset.kind == "images" else None
@@ -99,16 +67,36 @@ def fit_frozen(
         return HashModel(spec, array_tensors("encoder", fitted))
     objective = make_objective(config, labels)
 
-    def batches(side: NDArray[np.int64]) -> Iterator[Tensor]:
-        return (float_rows(features, side[start : start + _CHUNK]) for start in range(0, len(side), _CHUNK))
+    def batches(rows: NDArray[np.int64]) -> Iterator[Tensor]:
+        return (float_rows(features, rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK))
 
-    def measure(head: nn.Module) -> float:
-        device = context.group.device
-        query, database = (network_logits(head, batches(side), device) for side in (validation, rows))
-        return validation_map(query, database, dataset.labels[validation], labels, config)
+    measure = validation_measure(dataset, rows, validation, batches, config, context.group.device)
+    head, _ = fit_head(features, rows, labels, objective, config, context, measure)
+    return finished_model(dataset, config, head, objective, rows, features, backbone)
 
-    head, _ = fit_head(
-        features, rows, labels, objective, config, context, measure if len(validation) else None
-    )
-    some = rows[rotation_sample(rows)]
-    return finished_model(dataset, config, head, objective, some, features[some], backbone)
+
+def encode_splits(
+    model: Model,
+    features: NDArray[Any],
+    dataset: Dataset,
+    progress: Progress = silent,
+    rotation: NDArray[Any] | None = None,
+) -> tuple[CodeFile, CodeFile]:
+    """Encode the queries and the database by features (N, D) of a dataset; return codes with rows, labels and file names.
+
+    A `rotation` (K, K) of the logits is for codes that the model itself does not have.
+    """
+    splits, sides, done = dataset.splits, list[CodeFile](), 0
+    total = len(splits.query) + len(splits.database)
+    for rows in (splits.query, splits.database):
+        packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
+        for start in range(0, len(rows), _CHUNK):
+            logits = model.logits(features[rows[start : start + _CHUNK]])
+            codes = binarize(logits if rotation is None else logits @ rotation)
+            packed[start : start + _CHUNK] = pack(codes)
+            done += len(codes)
+            progress("encoding", done, total)
+        names = [dataset.names[row] for row in rows.tolist()] if dataset.kind == "images" else None
+        labels, classes = (dataset.labels[rows], dataset.classes) if dataset.has_labels else (None, None)
+        sides.append(CodeFile(model.bits, packed, names, labels, classes, ids=rows))
+    return sides[0], sides[1]

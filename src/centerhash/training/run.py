@@ -3,8 +3,8 @@
     model = train("photos", method="ics", bits=64, out="run")
     print(evaluate(model, "photos"))
 
-`train` calls, in this order: `open_dataset`, `resolve` (config), `join_processes` (distributed), `open_run` (run_folder),
-`fit_model` (pipeline), `write_results` (run_folder).
+`train` calls `open_dataset`, `resolve` (config), `join_processes` (distributed), `open_run` (run_folder), `fit_model`
+(pipeline) and `write_results` (run_folder), in this order.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from centerhash.core.errors import ConfigError, InputError, unknown_name
-from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data import Dataset, open_dataset
+from centerhash.encoding.code_files import evaluate_codes_of
 from centerhash.evaluation import Evaluation
-from centerhash.evaluation import evaluate as evaluate_codes
 from centerhash.methods.registry import get_method
 from centerhash.model.base import Model
 from centerhash.model.model import HashModel
@@ -35,14 +34,8 @@ from centerhash.training.context import (
     no_log,
 )
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.pipeline import fit_in_folder, fit_model
-from centerhash.training.run_folder import (
-    drop_checkpoints,
-    is_finished,
-    open_run,
-    packed_codes,
-    write_results,
-)
+from centerhash.training.pipeline import encode_splits, fit_model
+from centerhash.training.run_folder import drop_checkpoints, is_finished, open_run, write_results
 
 
 @runtime_checkable
@@ -97,14 +90,13 @@ def train(
             also measures mAP every five epochs on a tenth of the training images, which are held out.
 
     """
-    named = {"method": method, "bits": bits, "finetune": finetune}
-    settings |= {name: value for name, value in named.items() if value is not None}
+    arguments = {"method": method, "bits": bits, "finetune": finetune}
+    settings |= {name: value for name, value in arguments.items() if value is not None}
     config = _configured(config, settings)
     dataset = as_dataset(data, config.seed)
     config = resolve(config, dataset)
     if logger is not None:
         _check_logger(logger, config)
-    folder = None if out is None else make_folder(out)
     validation = hold_out(dataset, config.seed) if config.eval_interval else NO_ROWS
     group = join_processes(device, config.precision)
     with resolve_progress(progress if group.is_main else False) as report:
@@ -115,12 +107,20 @@ def train(
             skip_broken=skip_broken,
             checkpoint_seconds=checkpoint_seconds,
             progress=report,
-            on_epoch=_log_epochs(logger) if logger is not None and group.is_main else no_log,
+            on_epoch=no_log if logger is None else _log_epochs(logger),
         )
-        if folder is None:
+        if out is None:
             return fit_model(dataset, config, context).model
-        with open_run(folder, dataset, config, group, overwrite=overwrite):
-            return _train_into(folder, dataset, config, context)
+        folder = Path(out)
+        with open_run(folder, dataset, config, context, overwrite=overwrite) as context:
+            if is_finished(folder):
+                drop_checkpoints(folder)
+                return HashModel.load(folder)
+            fit = fit_model(dataset, config, context)
+            if group.is_main:
+                write_results(folder, fit, dataset, context)
+            group.barrier()
+            return fit.model
 
 
 def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> TrainConfig:
@@ -130,12 +130,15 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
     for name in settings:
         if name not in TrainConfig.model_fields:
             parameters = set(inspect.signature(train).parameters) - {"data", "settings"}
-            see = "Options of a method go into options={...}."
-            raise unknown_name("setting of training", name, parameters | set(TrainConfig.model_fields), see)
-    kept = {} if config is None else {name: getattr(config, name) for name in config.model_fields_set}
-    if "bits" in settings:  # other lengths replace all
-        kept.pop("shorter", None)
-    return TrainConfig(**{**kept, **settings})
+            advice = "Options of a method go into options={...}."
+            raise unknown_name(
+                "setting of training", name, parameters | set(TrainConfig.model_fields), advice
+            )
+    fields = {} if config is None else {name: getattr(config, name) for name in config.model_fields_set}
+    if "bits" in settings:
+        # Other lengths replace all.
+        fields.pop("shorter", None)
+    return TrainConfig(**{**fields, **settings})
 
 
 def _check_logger(logger: Logger, config: TrainConfig) -> None:
@@ -150,7 +153,7 @@ def _check_logger(logger: Logger, config: TrainConfig) -> None:
 
 
 def _log_epochs(logger: Logger) -> OnEpoch:
-    """Pass on every epoch of the log once, from the first, which a resumed run repeats."""
+    """Return a callback that logs every epoch once; a resumed run begins again with the first."""
     logged = 0
 
     def on_epoch(log: list[EpochRow]) -> None:
@@ -161,18 +164,6 @@ def _log_epochs(logger: Logger) -> OnEpoch:
         logged = len(log)
 
     return on_epoch
-
-
-def _train_into(folder: Path, dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
-    """Train into an open run's folder; a finished run is loaded."""
-    if is_finished(folder):
-        drop_checkpoints(folder)
-        return HashModel.load(folder)
-    fit = fit_in_folder(folder, dataset, config, context)
-    if context.group.is_main:
-        write_results(folder, fit.model, fit.features, dataset, fit.splits, context)
-    context.group.barrier()
-    return fit.model
 
 
 def as_dataset(data: Dataset | str | Path, seed: int) -> Dataset:
@@ -227,22 +218,11 @@ def evaluate(
     dataset = as_dataset(data, model.spec.seed)
     dataset.check_labels("scoring")
     with resolve_progress(progress) as report:
-        features, splits = dataset.features, dataset.splits
+        features = dataset.features
         if features is None:
             group, cached = ProcessGroup(device), cache_folder(cache)
             context = RunContext(group, cache=cached, skip_broken=skip_broken, progress=report)
             features, splits = dataset_features(dataset, model.backbone(), context)
-        query, database = packed_codes(model, features, (splits.query, splits.database), report)
-    return evaluate_codes(
-        query,
-        database,
-        dataset.labels[splits.query],
-        dataset.labels[splits.database],
-        bits=model.bits,
-        query_ids=splits.query,
-        database_ids=splits.database,
-        k=k,
-        precision_at=precision_at,
-        exclude_self=exclude_self,
-        seed=seed,
-    )
+            dataset = dataset.with_splits(splits)
+        codes = encode_splits(model, features, dataset, report)
+    return evaluate_codes_of(*codes, k=k, precision_at=precision_at, exclude_self=exclude_self, seed=seed)

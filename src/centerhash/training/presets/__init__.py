@@ -27,8 +27,6 @@ def read_preset(name: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the preset '{path}': {error.strerror or error}.") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # not TOML, or not UTF-8, or lists too deep inside each other
+    # The text may be no TOML or no UTF-8, or nest lists too deeply.
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the preset '{path}' is no TOML file: {error}.") from None
