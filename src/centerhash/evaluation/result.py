@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Curve:
-    """Hold precision and recall of the Hamming balls of radius 0, 1, ..., K around the queries.
+    """Precision and recall of the Hamming balls of radius 0, 1, ..., K around the queries.
 
     Attributes:
         precision: mean over the queries whose ball holds an item, per radius; None if no ball does.
@@ -27,7 +27,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """Hold the metrics of each query as arrays (Q,); `Evaluation` holds their means."""
+    """The metrics of each query as arrays (Q,); `Evaluation` has their means."""
 
     average_precision_retrieved: NDArray[np.float64]
     average_precision_all: NDArray[np.float64]
@@ -44,7 +44,9 @@ class PerQuery:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Hold the metrics of a ranking: means over all queries, in which a query without hits counts as 0.
+    """The metrics of a ranking: means over all queries, in which a query without hits counts as 0.
+
+        print(evaluate(query_codes, database_codes, query_labels, database_labels))
 
     Attributes:
         queries: number of queries.
@@ -101,7 +103,7 @@ class Evaluation:
         return min(self.k, self.database)
 
     def table(self) -> list[tuple[str, str, str, str]]:
-        """The metrics by line as texts: name with the depth, value, value of a random ranking, meaning."""
+        """Return the metrics by line as texts: name with the depth, value, value of a random ranking, meaning."""
         k, ties = f"@{self.depth:,}", "exact mean over all orders of ties"
         retrieved = "divided by the relevant items among the first k"
         everything = "divided by min(k, all relevant items)"
