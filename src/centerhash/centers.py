@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,7 +255,7 @@ def assign_centers(centers: NDArray[np.int8], labels: NDArray[np.bool_]) -> NDAr
     together = cooccurrence(labels)
     order = np.arange(classes)
     inner = centers.astype(np.float64) @ centers.T.astype(np.float64)
-    # How well class a would fit the center of class b, (C, C).
+    # Entry (a, b) measures how well class a fits the center of class b.
     attraction = together @ inner
     for _ in range(20 * classes):
         # This is half the gain of the objective if two classes swap their centers, for every pair (C, C).
@@ -268,18 +267,10 @@ def assign_centers(centers: NDArray[np.int8], labels: NDArray[np.bool_]) -> NDAr
         swap = np.arange(classes)
         swap[[first, second]] = second, first
         order, swapped = order[swap], inner[np.ix_(swap, swap)]
-        attraction += _product_of_change(together, swapped - inner, int(first), int(second))
-        inner = swapped
+        # The product is together @ (swapped - inner), in which only two rows and two columns change.
+        change, pair = swapped - inner, [first, second]
+        product = together[:, pair] @ change[pair]
+        change[pair] = 0
+        product[:, pair] += together @ change[:, pair].copy()
+        attraction, inner = attraction + product, swapped
     return centers[order]
-
-
-def _product_of_change(
-    together: NDArray[Any], change: NDArray[Any], first: int, second: int
-) -> NDArray[np.float64]:
-    """Compute together @ change, (C, C), of a change in two rows and two columns only."""
-    product: NDArray[np.float64] = together[:, [first, second]] @ change[[first, second], :]
-    rest = change[:, [first, second]].copy()
-    # These rows are part of the product already.
-    rest[[first, second], :] = 0
-    product[:, [first, second]] += together @ rest
-    return product

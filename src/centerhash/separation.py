@@ -75,8 +75,8 @@ def _move(
     code, new = codes[index].copy(), distances.copy()
     random_bits = rng.choice(len(code), _RANDOM_FLIPS, replace=False)
     for step in range(_RANDOM_FLIPS + len(code)):
-        # The change of the sum of weights by flipping each bit, times 8/3: weights of pairs that agree in the bit fall to
-        # a quarter, those of other pairs grow fourfold.
+        # This is the change of all weights if a bit flips, times 8/3: pairs that agree in the bit have a quarter of their
+        # weight, others have four times theirs.
         weights = _weights(new, nearest)
         change = 3 * weights.sum() - 5 * code * (weights @ codes)
         bit = random_bits[step] if step < _RANDOM_FLIPS else change.argmin()

@@ -78,7 +78,8 @@ def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
     rank = torch.arange(1, values.shape[1] + 1, device=values.device, dtype=values.dtype)
     shift = (1 - ordered.masked_fill(~used, 0).cumsum(dim=1)) / rank
     support = used & (ordered + shift > 0)
-    rho = support.sum(dim=1, keepdim=True)  # line 2: the condition holds for a prefix, so its length is rho
+    # The condition of line 2 holds for a prefix, whose length is rho.
+    rho = support.sum(dim=1, keepdim=True)
     xi = shift.gather(1, (rho - 1).clamp_min(0))  # line 3
     return torch.where(mask, (values + xi).clamp_min(0), 0)
 

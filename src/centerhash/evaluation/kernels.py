@@ -219,7 +219,7 @@ def _group_sum(before: int, hits_before: int, items: int, hits: int, ranks: int,
     hits/items * (hits_before + 1 + (t-1)(hits-1)/(items-1)) / (before + t).
     """
     slope = (hits - 1) / (items - 1) if items > 1 else 0.0
-    # The sums of 1 / (before + t), and of (t - 1) / (before + t).
+    # These are the sums of 1 / (before + t), and of (t - 1) / (before + t).
     inverse = harmonic[before + ranks] - harmonic[before]
     ramp = ranks - (before + 1) * inverse
     rate = hits / items
@@ -236,7 +236,7 @@ def _cut_group_mean(
     hypergeometric, and for a fixed number their order is uniform. The weights follow from each other by their ratios,
     relative to the most likely number: this needs no factorials and loses no digits.
     """
-    # How many more misses than ranks; negative if some ranks must be hits.
+    # There are so many more misses than ranks; if negative, some ranks must be hits.
     spare = items - hits - ranks
     lowest, highest = max(0, -spare), min(ranks, hits)
     likeliest = min(max((ranks + 1) * (hits + 1) // (items + 2), lowest), highest)
@@ -294,5 +294,5 @@ def expected_average_precision(counts: Integers, relevant: Integers, k: int) -> 
 def random_level(items: Integers, relevant: Integers, k: int) -> tuple[Floats, Floats]:
     """Return the expectation (Q,) of a random ranking, which is one group of ties; each pair of numbers once."""
     pairs, inverse = np.unique(np.stack([items, relevant], axis=1), axis=0, return_inverse=True)
-    retrieved, everything = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
-    return retrieved[inverse], everything[inverse]
+    over_retrieved, over_all = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
+    return over_retrieved[inverse], over_all[inverse]

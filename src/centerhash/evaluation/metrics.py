@@ -104,7 +104,7 @@ def evaluate(
     hits, precisions, graded, gain, shared = sums.T
     items, relevant_items = counts.sum(axis=1), relevant.sum(axis=1)
     per_query = PerQuery(
-        # Average precision over retrieved and over all relevant items: of this order, expected, and at random.
+        # These are average precisions over retrieved and over all relevant items: measured, expected, at random.
         precisions / np.maximum(hits, 1),
         precisions / np.clip(relevant_items, 1, k),
         *kernels.expected_average_precision(counts, relevant, k),
@@ -168,7 +168,7 @@ def _ideal_gain(
 
 
 def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    """Divide, with 0 if the whole is 0."""
+    """Return part / whole, with 0 if the whole is 0."""
     ratio: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
     return ratio
 

@@ -105,13 +105,13 @@ class Evaluation:
     def table(self) -> list[tuple[str, str, str, str]]:
         """Return the metrics by line as texts: name with the depth, value, value of a random ranking, meaning."""
         k, ties = f"@{self.depth:,}", "exact mean over all orders of ties"
-        retrieved = "divided by the relevant items among the first k"
-        everything = "divided by min(k, all relevant items)"
+        over_retrieved = "divided by the relevant items among the first k"
+        over_all = "divided by min(k, all relevant items)"
         by_depth = {min(n, self.database): value for n, value in self.precision.items()}
         lines = [
-            (f"mAP{k}, retrieved relevant", self.map_retrieved, self.random_retrieved, retrieved),
+            (f"mAP{k}, retrieved relevant", self.map_retrieved, self.random_retrieved, over_retrieved),
             ("  retrieved relevant, expected", self.map_retrieved_expected, None, ties),
-            (f"mAP{k}, all relevant", self.map_all, self.random_all, everything),
+            (f"mAP{k}, all relevant", self.map_all, self.random_all, over_all),
             ("  all relevant, expected", self.map_all_expected, None, ties),
             (f"NDCG{k}", self.ndcg, None, "graded by the number of shared labels"),
             (f"ACG{k}", self.acg, None, "mean number of shared labels"),

@@ -80,7 +80,7 @@ class HashingLoss(nn.Module, ABC):
     """
 
     derived_defaults: ClassVar[Defaults] = {}
-    sizes: tuple[int | None, int | None] = (None, None)  # (C, K), if the loss fixes them
+    sizes: tuple[int | None, int | None] = (None, None)  # (C, K), if fixed
     # Set by a loss whose weights are softmax(class logits / size_scale): class sizes can be added to these logits.
     size_scale: float | None = None
 

@@ -64,7 +64,7 @@ class LSCSHLoss(ICSLoss):
         super().__init__(centers, gamma=gamma, **options)
         if len(self.centers) > MOST_CLASSES:
             raise ConfigError(
-                f"LSCSH relates every pair of classes and takes at most {MOST_CLASSES}, got {len(self.centers)}: train "
+                f"LSCSH relates every pair of classes and accepts at most {MOST_CLASSES}, got {len(self.centers)}: train "
                 "csq or ics."
             )
         self.alpha_1, self.alpha_2 = alpha_1, alpha_2

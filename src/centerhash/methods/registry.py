@@ -46,7 +46,7 @@ class Method:
     uses_labels: bool
     head: Mapping[str, bool]  # defaults of `HeadOptions`
     training: Facts  # defaults of `TrainConfig`
-    defaults: Facts  # of options, if not the class's
+    defaults: Facts  # options that replace the class's
 
     @property
     def built_in(self) -> bool:

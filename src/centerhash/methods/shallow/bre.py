@@ -117,7 +117,7 @@ def descend(
     for number, bit in np.ndindex(passes, bits):
         value = values[:, bit]
         apart -= is_apart(value, pairs)
-        # How much more a pair costs if this bit differs than if it agrees.
+        # A pair costs so much more if this bit differs than if it agrees.
         costs = (pairs.targets - (apart + 1) / bits) ** 2 - (pairs.targets - apart / bits) ** 2
         cost = float(costs @ is_apart(value, pairs))
         points = np.flatnonzero(weights[:, bit])

@@ -1,4 +1,4 @@
-"""Hashing by kernels at anchors: what KSH, BRE and SDH share."""
+"""Hashing by kernels at anchors: the base of KSH, BRE and SDH."""
 
 from __future__ import annotations
 

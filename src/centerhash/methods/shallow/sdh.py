@@ -23,12 +23,12 @@ def ridge_solution(inputs: Floats, targets: Floats, ridge: float) -> Floats:
 
 
 def discrete_cyclic_descent(codes: Floats, pull: Floats, classifier: Floats, sweeps: int) -> Floats:
-    """Codes (n, K) that lower ||B W||^2 - 2 tr(B^T Q), one bit of all rows at a time: the paper's DCC.
+    """Return codes (n, K) that lower ||B W||^2 - 2 tr(B^T Q), one bit of all rows at a time: the paper's DCC.
 
     With its other bits fixed, bit k of a row is best at sign(q_k - sum over bits j != k of b_j <w_j, w_k>);
-    pull is Q (n, K), classifier W (K, C). Rows are independent. Ends when a sweep over the bits changes nothing.
+    pull is Q (n, K), classifier W (K, C). Rows are independent. Iteration ends when a sweep changes no bit.
     """
-    # only inner products of W's rows count, and K columns are enough to hold them
+    # Only inner products of W's rows count, for which K columns suffice.
     narrow = classifier.shape[1] <= classifier.shape[0]
     factor = classifier if narrow else np.linalg.qr(classifier.T)[1].T
     improved = codes.copy()
