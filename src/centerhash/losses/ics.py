@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -46,19 +47,19 @@ def central_loss(
     return (per_center * mask).sum(dim=1)
 
 
-def default_beta(bits: int, per_bit: bool) -> float:
+def default_beta(options: Mapping[str, Any], bits: int) -> float:
     """Return the slope of the sigmoid: 0.001 for distances per bit, the paper's of the nearest length for summed ones."""
     nearest = min(PRINTED_BETA, key=lambda length: abs(length - bits))
-    return 0.001 if per_bit else PRINTED_BETA[nearest]
+    return 0.001 if options["per_bit"] else PRINTED_BETA[nearest]
 
 
-def default_entropy(bits: int, per_bit: bool) -> float:
+def default_entropy(options: Mapping[str, Any], bits: int) -> float:
     """Return lambda: (K / 32)^3 / 4 for distances per bit, as a validation split preferred; 0.01 for summed ones.
 
     At 16 bits few centers can be near one code, so it pays to follow the nearest ones (0.03). At 64 bits there is room
     for more (2).
     """
-    return bits**3 / 131072 if per_bit else 0.01
+    return bits**3 / 131072 if options["per_bit"] else 0.01
 
 
 class EWCSLoss(CentralLoss):
@@ -107,10 +108,7 @@ class ICSLoss(CentralLoss):
     Shape: logits (B, K) and labels (B, C) to a scalar (). With `keep`, also `indices` (B,) of the images.
     """
 
-    derived_defaults: ClassVar[Defaults] = {
-        "beta": lambda options, bits: default_beta(bits, options["per_bit"]),
-        "entropy": lambda options, bits: default_entropy(bits, options["per_bit"]),
-    }
+    derived_defaults: ClassVar[Defaults] = {"beta": default_beta, "entropy": default_entropy}
     kept: Tensor
 
     def __init__(

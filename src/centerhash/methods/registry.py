@@ -206,13 +206,26 @@ def _family(cls: Any) -> Family | None:
 def get_method(name: str) -> Method:
     """Look up a method by its name, or a custom class: "my_method.py:Hinge", "package.module:Hinge".
 
-    A file is run to import its class; `stored_method` never does this.
+    A file is run to import its class, which is then registered by this text; `stored_method` never does this. If the file
+    itself registers the class, these facts (title, head, ...) hold too.
     """
     if name in METHODS:
         return METHODS[name]
-    if ":" in name:
-        return _load_method(name)
-    raise unknown_name("method", name, METHODS, "Or give a class of your own as 'my_method.py:Class'.")
+    source, colon, class_name = name.rpartition(":")
+    if not colon:
+        raise unknown_name("method", name, METHODS, "Or give a class of your own as 'my_method.py:Class'.")
+    try:
+        module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except Exception as error:
+        raise ConfigError(f"'{source}' cannot be imported: {type(error).__name__}: {error}.") from error
+    cls = getattr(module, class_name, None)
+    if not inspect.isclass(cls):
+        classes = [key for key, item in vars(module).items() if inspect.isclass(item) and _family(item)]
+        raise unknown_name(f"class in '{source}'", class_name, classes)
+    registered = [method for method in _REGISTERED.values() if method.cls is cls and not method.built_in]
+    method = registered[0] if registered else _method(name, cls, {})
+    _REGISTERED[name] = replace(method, name=name)
+    return _REGISTERED[name]
 
 
 def stored_method(name: str) -> Method:
@@ -233,26 +246,6 @@ def stored_method(name: str) -> Method:
         "that it names. If it is yours, call get_method('my_method.py:Class') or register_method first, or set the "
         "environment variable CENTERHASH_METHODS=my_method.py:Class; else update centerhash."
     )
-
-
-def _load_method(name: str) -> Method:
-    """Register the class of "my_method.py:Class" or "package.module:Class" by this text.
-
-    If the file itself registers the class, these facts (title, head, ...) hold too.
-    """
-    source, _, class_name = name.rpartition(":")
-    try:
-        module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except Exception as error:
-        raise ConfigError(f"'{source}' cannot be imported: {type(error).__name__}: {error}.") from error
-    cls = getattr(module, class_name, None)
-    if not inspect.isclass(cls):
-        classes = [key for key, item in vars(module).items() if inspect.isclass(item) and _family(item)]
-        raise unknown_name(f"class in '{source}'", class_name, classes)
-    registered = [method for method in _REGISTERED.values() if method.cls is cls and not method.built_in]
-    method = registered[0] if registered else _method(name, cls, {})
-    _REGISTERED[name] = replace(method, name=name)
-    return _REGISTERED[name]
 
 
 def _from_file(path: Path) -> ModuleType:

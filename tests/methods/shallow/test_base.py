@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ def random_features(rows: int = 12, width: int = 4, seed: int = 0) -> np.ndarray
 def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     features, lsh = random_features(13), LSH(4, normalize=True)
     weights = np.random.default_rng(1).normal(size=(4, 3))
-    values, (_, axes) = lsh.project(features, weights, np.ones(3)), lsh.principal_axes(features)
+    project = partial(lsh.apply, lambda rows: affine(rows, weights, np.ones(3)), features, 3)
+    values, (_, axes) = project(), lsh.principal_axes(features)
     monkeypatch.setattr(base, "BLOCK_ROWS", 5)
     np.testing.assert_allclose(lsh.mean_features(features), prepare(features, True).mean(axis=0))
-    np.testing.assert_allclose(lsh.project(features, weights, np.ones(3)), values, rtol=1e-12)
+    np.testing.assert_allclose(project(), values, rtol=1e-12)
     np.testing.assert_allclose(lsh.principal_axes(features)[1], axes, rtol=1e-8)
     with pytest.raises(InputError, match="first in row 11"):
         check_features(np.where(np.arange(13)[:, None] == 11, np.nan, features))

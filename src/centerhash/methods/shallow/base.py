@@ -6,7 +6,7 @@ Rows are read in blocks, so that training and encoding never hold a float64 copy
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -68,7 +68,7 @@ class ShallowHash(ABC):
         first = prepare(features[:1], bool(self.normalize))
         # float32 has no more digits of a vector that is scaled to length 1.
         tolerance = 1e-6 * np.abs(first).max(initial=0)
-        if all(np.abs(block - first).max() <= tolerance for _, block in self.prepared_blocks(features)):
+        if all(np.abs(block - first).max() <= tolerance for block in self.blocks(features)):
             hint = ", if scaled to length 1: try normalize=false" if self.normalize else ""
             raise DataError(
                 f"training needs at least 2 different rows of features; {rows} are the same{hint}."
@@ -102,16 +102,23 @@ class ShallowHash(ABC):
         vars(fitted).update(arrays)
         return fitted
 
-    def prepared_blocks(self, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
-        """Yield (rows, prepared features (B, D)) over all of features (N, D)."""
+    def blocks(self, features: NDArray[Any]) -> Iterator[Floats]:
+        """Yield the prepared rows (B, D) of features (N, D), block by block."""
         for start in range(0, len(features), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            yield rows, prepare(features[rows], bool(self.normalize))
+            yield prepare(features[start : start + BLOCK_ROWS], bool(self.normalize))
+
+    def apply(self, function: Callable[[Floats], Floats], features: NDArray[Any], columns: int) -> Floats:
+        """Apply a function of prepared rows (B, D) to features (N, D), block by block; return values (N, columns)."""
+        values, start = np.empty((len(features), columns)), 0
+        for block in self.blocks(features):
+            values[start : start + len(block)] = function(block)
+            start += len(block)
+        return values
 
     def mean_features(self, features: NDArray[Any]) -> Floats:
         """Compute the mean (D,) of the prepared features (n, D)."""
         total = np.zeros(features.shape[1])
-        for _, block in self.prepared_blocks(features):
+        for block in self.blocks(features):
             total += block.sum(axis=0)
         return total / len(features)
 
@@ -119,7 +126,7 @@ class ShallowHash(ABC):
         """Compute the mean (D,) of features (n, D), and up to K axes (D, R) of nonzero variance, largest first."""
         mean = self.mean_features(features)
         covariance = np.zeros((features.shape[1], features.shape[1]))
-        for _, block in self.prepared_blocks(features):
+        for block in self.blocks(features):
             covariance += (block - mean).T @ (block - mean) / len(features)
         with one_numpy_thread():
             variances, axes = np.linalg.eigh(covariance)

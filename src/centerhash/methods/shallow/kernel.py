@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -43,43 +42,40 @@ class KernelHash(ShallowHash):
         rows = np.sort(generator.permutation(len(features))[:count])
         self.anchors = prepare(features[rows], bool(self.normalize)).astype(np.float32)
         wide = self.anchors.astype(np.float64)
-        square = sum(float((block**2).sum()) for _, block in self.prepared_blocks(features))
+        square = sum(float((block**2).sum()) for block in self.blocks(features))
         squares = square / len(features) + float((wide**2).sum()) / len(wide)
         distance = squares - 2 * float(self.mean_features(features) @ wide.mean(axis=0))
         self.sigma = np.array(bandwidth * math.sqrt(max(distance, _SMALLEST * squares)))
         return rows
 
-    def kernel_blocks(self, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
-        """Yield (rows, kernel (B, M)) over features (N, D)."""
+    def kernel_of(self, rows: Floats) -> Floats:
+        """Compute the kernel (B, M) between prepared rows (B, D) and the anchors."""
         anchors, sigma = self.anchors.astype(np.float64), float(self.sigma)
-        for rows, block in self.prepared_blocks(features):
-            if sigma:
-                squares = (block**2).sum(axis=1)[:, None] + (anchors**2).sum(axis=1) - 2 * block @ anchors.T
-                yield rows, np.exp(squares.clip(min=0) / (-2 * sigma**2))
-            else:
-                yield rows, block @ anchors.T
+        if not sigma:
+            return rows @ anchors.T
+        squares = (rows**2).sum(axis=1)[:, None] + (anchors**2).sum(axis=1) - 2 * rows @ anchors.T
+        kernel: Floats = np.exp(squares.clip(min=0) / (-2 * sigma**2))
+        return kernel
 
     def kernel(self, features: NDArray[Any]) -> Floats:
         """Compute the kernel (N, M) between features (N, D) and the anchors."""
-        values = np.empty((len(features), len(self.anchors)))
-        for rows, block in self.kernel_blocks(features):
-            values[rows] = block
-        return values
+        return self.apply(self.kernel_of, features, len(self.anchors))
 
     def mean_kernel(self, features: NDArray[Any]) -> Floats:
         """Compute the mean (M,) of the kernel over features (n, D), without holding all of it."""
         total = np.zeros(len(self.anchors))
-        for _, block in self.kernel_blocks(features):
-            total += block.sum(axis=0)
+        for block in self.blocks(features):
+            total += self.kernel_of(block).sum(axis=0)
         return total / len(features)
 
     def transform(self, features: NDArray[Any]) -> Floats:
         """Compute values (N, K) of features (N, D)."""
         check_features(features, self.anchors.shape[1])
-        values = np.empty((len(features), len(self.offset)))
-        for rows, block in self.kernel_blocks(features):
-            values[rows] = affine(block, self.weights, self.offset)
-        return values
+
+        def values(rows: Floats) -> Floats:
+            return affine(self.kernel_of(rows), self.weights, self.offset)
+
+        return self.apply(values, features, len(self.offset))
 
 
 def share_label(labels: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -24,14 +24,7 @@ class LinearHash(ShallowHash):
     def transform(self, features: NDArray[Any]) -> Floats:
         """Compute signed distances (N, K) of features (N, D) from the hyperplanes, up to their scale."""
         check_features(features, self.projection.shape[0])
-        return self.project(features, self.projection, self.offset)
-
-    def project(self, features: NDArray[Any], projection: Floats, offset: Floats) -> Floats:
-        """Compute values (N, K) of prepared features (N, D) @ projection (D, K) - offset (K,)."""
-        values = np.empty((len(features), projection.shape[1]))
-        for rows, block in self.prepared_blocks(features):
-            values[rows] = affine(block, projection, offset)
-        return values
+        return self.apply(lambda rows: affine(rows, self.projection, self.offset), features, len(self.offset))
 
 
 class LSH(LinearHash):
@@ -78,7 +71,7 @@ class SH(ShallowHash):
         _, projection = self.principal_axes(features)
         minima = np.full(projection.shape[1], np.inf)
         maxima = -minima
-        for _, block in self.prepared_blocks(features):
+        for block in self.blocks(features):
             coordinates = block @ projection
             minima = np.minimum(minima, coordinates.min(axis=0))
             maxima = np.maximum(maxima, coordinates.max(axis=0))
@@ -90,11 +83,12 @@ class SH(ShallowHash):
     def transform(self, features: NDArray[Any]) -> Floats:
         """Compute the eigenfunctions (N, K) sin(pi/2 + m pi / (b - a) (x - a)) of features (N, D), x on their axes."""
         check_features(features, self.projection.shape[0])
-        values = np.empty((len(features), len(self.axes)))
-        for rows, block in self.prepared_blocks(features):
-            coordinates = affine(block, self.projection, np.zeros_like(self.minima)) - self.minima
-            values[rows] = np.sin(np.pi / 2 + self.frequencies * coordinates[:, self.axes])
-        return values
+
+        def eigenfunctions(rows: Floats) -> Floats:
+            coordinates = affine(rows, self.projection, np.zeros_like(self.minima)) - self.minima
+            return np.sin(np.pi / 2 + self.frequencies * coordinates[:, self.axes])
+
+        return self.apply(eigenfunctions, features, len(self.axes))
 
 
 def iterative_quantization(
@@ -136,7 +130,7 @@ class ITQ(LinearHash):
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit axes and rotation to features (n, D). Labels (n, C) are not used."""
         mean, axes = self.principal_axes(features)
-        coordinates = self.project(features, axes, mean @ axes)
+        coordinates = self.apply(lambda rows: affine(rows, axes, mean @ axes), features, axes.shape[1])
         # The start is a random rotation of the R axes into K dimensions.
         normal = np.random.default_rng(self.seed).normal(size=(self.bits, self.bits))
         start: Floats = np.linalg.qr(normal)[0][: coordinates.shape[1]]
