@@ -2,9 +2,11 @@
 
     import torch
     from centerhash import hash_centers
-    from centerhash.losses import ICSLoss       # and so in the examples of all losses
+    from centerhash.losses import ICSLoss
 
     loss = ICSLoss(hash_centers(classes=80, bits=64))(torch.randn(4, 64), torch.rand(4, 80) < 0.1)
+
+The examples of all losses need these imports.
 
 Central, from hash centers (C, K): ICSLoss, ICSSoftmaxLoss, CSQLoss, DPNLoss, EWCSLoss, OrthoHashLoss, MDSHLoss, and
 LSCSHLoss and CRHLoss, which change the centers. Pairs and triplets: DPSHLoss, DHNLoss, HashNetLoss, DCHLoss, IDHNLoss,
