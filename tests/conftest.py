@@ -112,9 +112,9 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def methods_as_before() -> Iterator[None]:
     """A method that a test registers, or names by its file, is unknown to the next test of the process."""
-    from tests.methods.registering import forgotten
+    from tests.methods.registering import temporary_methods
 
-    with forgotten():
+    with temporary_methods():
         yield
 
 

@@ -17,23 +17,23 @@ def objective(centers: np.ndarray, together: np.ndarray) -> float:
 
 def test_cooccurrence() -> None:
     labels = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 1]], dtype=bool)
-    # class 0 in three images, class 1 in two of them: 2 / sqrt(3 * 2)
+    # Class 0 is in three images, class 1 in two of them: 2 / sqrt(3 * 2).
     expected = np.zeros((3, 3))
     expected[0, 1] = expected[1, 0] = 2 / np.sqrt(6)
     np.testing.assert_allclose(cooccurrence(labels), expected, rtol=1e-6)
 
 
-def test_opposite_centers() -> None:
-    row = np.array([1, 1, -1, -1, 1, 1, -1, -1], dtype=np.int8)
-    other = np.array([1, -1, 1, -1, 1, -1, 1, -1], dtype=np.int8)
-    centers = np.stack([row, -row, other, -other])
+def test_assign_opposite_centers() -> None:
+    first = np.array([1, 1, -1, -1, 1, 1, -1, -1], dtype=np.int8)
+    second = np.array([1, -1, 1, -1, 1, -1, 1, -1], dtype=np.int8)
+    centers = np.stack([first, -first, second, -second])
     labels = np.array([[1, 1, 0, 0]] * 5 + [[0, 0, 1, 1]] * 5, dtype=bool)
     assigned = assign_centers(centers, labels)
     assert assigned[0] @ assigned[1] == 0
     assert assigned[2] @ assigned[3] == 0
 
 
-def test_local_optimum() -> None:
+def test_assign_local_optimum() -> None:
     generator = np.random.default_rng(3)
     labels = generator.random((60, 7)) < 0.35
     centers = hash_centers(7, 9, seed=1)
@@ -49,7 +49,7 @@ def test_local_optimum() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.sampled_from([8, 12, 16]), st.integers(0, 5))
-def test_permutation(classes: int, bits: int, seed: int) -> None:
+def test_assign_is_permutation(classes: int, bits: int, seed: int) -> None:
     centers = hash_centers(classes, bits, seed=seed)
     before = centers.copy()
     labels = np.random.default_rng(seed).random((50, classes)) < 0.2
@@ -60,6 +60,6 @@ def test_permutation(classes: int, bits: int, seed: int) -> None:
     assert objective(assigned, together) >= objective(centers, together) - 1e-6
 
 
-def test_wrong_labels() -> None:
+def test_assign_wrong_labels() -> None:
     with pytest.raises(InputError):
         assign_centers(hash_centers(5, 8), np.ones((3, 4), dtype=bool))

@@ -41,7 +41,7 @@ def test_hadamard(order: int) -> None:
     wide = matrix.astype(np.float32)
     np.testing.assert_array_equal(wide @ wide.T, order * np.eye(order))
     assert (matrix[0] == 1).all()
-    assert not matrix[1:].sum(axis=1).any()  # half of the bits are +1
+    assert not matrix[1:].sum(axis=1).any()
     assert not matrix.flags.writeable
 
 
@@ -50,10 +50,7 @@ def test_no_hadamard(order: int) -> None:
     assert hadamard(order) is None
 
 
-# --- Hadamard centers
-
-
-# --- what holds for every kind
+# --- All kinds
 
 
 @pytest.mark.slow
@@ -77,16 +74,16 @@ def test_seed(kind: str) -> None:
 @pytest.mark.parametrize("bits", [64, 128, 256])
 @pytest.mark.parametrize("kind", ["auto", "random"])
 def test_forty_thousand_classes(kind: str, bits: int) -> None:
-    """Different codes that are nowhere nearer than random codes are likely to be, with balanced bits."""
+    """Different codes with balanced bits, at least as far apart as random codes are likely to be."""
     centers = hash_centers(40_000, bits, kind=kind)
     assert centers.shape == (40_000, bits)
     assert all_different(centers)
-    assert np.abs((centers > 0).mean(axis=0) - 0.5).max() < 0.02  # of each bit over all classes
-    some = centers[:: 40_000 // 50].astype(np.float32)
-    distances = (bits - some @ centers.astype(np.float32).T) / 2
+    assert np.abs((centers > 0).mean(axis=0) - 0.5).max() < 0.02
+    sample = centers[:: 40_000 // 50].astype(np.float32)
+    distances = (bits - sample @ centers.astype(np.float32).T) / 2
     nearest = np.sort(distances, axis=1)[:, 1]  # after the center itself
     if kind == "random":
-        assert (centers.sum(axis=1, dtype=np.int64) == 0).all()  # half of the bits of each center
+        assert (centers.sum(axis=1, dtype=np.int64) == 0).all()
         assert nearest.min() >= bits / 8
     else:
         assert nearest.min() >= guaranteed_distance(40_000, bits)
@@ -98,7 +95,7 @@ def test_nearly_all_codes() -> None:
             assert all_different(hash_centers(classes, bits, kind=kind))
 
 
-# --- random centers
+# --- Random centers
 
 
 @given(sizes, st.integers(0, 2**31))
@@ -110,7 +107,7 @@ def test_random_balance(size: tuple[int, int], seed: int) -> None:
     assert set(np.abs(centers.sum(axis=1))) == {bits % 2}
 
 
-# --- errors
+# --- Arguments
 
 
 @pytest.mark.parametrize(
@@ -132,9 +129,9 @@ def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], name
 
 @pytest.mark.parametrize(("bits", "kind"), [(64, "hadamard"), (16, "bernoulli"), (48, "bernoulli")])
 def test_printed(bits: int, kind: str) -> None:
-    found = hash_centers(80, bits, 5, "printed")
-    np.testing.assert_array_equal(found, hash_centers(80, bits, 5, kind))
-    assert (len(set(found.sum(axis=1))) > 3) == (kind == "bernoulli")  # coins are not balanced
+    centers = hash_centers(80, bits, 5, "printed")
+    np.testing.assert_array_equal(centers, hash_centers(80, bits, 5, kind))
+    assert (len(set(centers.sum(axis=1))) > 3) == (kind == "bernoulli")  # Bernoulli centers are not balanced
 
 
 @pytest.mark.parametrize(

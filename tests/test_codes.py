@@ -36,9 +36,8 @@ def test_binarize_nan() -> None:
 
 def test_pack() -> None:
     codes = np.array([[1, -1, -1, -1, -1, -1, -1, 1, 1, -1]], dtype=np.int8)
-    assert pack(codes).tolist() == [
-        [0b1000_0001, 0b1000_0000]
-    ]  # first value is the highest bit, the rest is 0
+    # The first value is the highest bit, the rest is 0.
+    assert pack(codes).tolist() == [[0b1000_0001, 0b1000_0000]]
 
 
 @given(shapes, st.integers(0, 2**32 - 1))
@@ -62,8 +61,8 @@ def test_unpack_other_arrays(packed: NDArray[Any]) -> None:
 
 @given(shapes, st.integers(0, 9), st.integers(0, 2**32 - 1))
 @settings(deadline=None)
-def test_hamming_against_loops(shape: tuple[int, int], others: int, seed: int) -> None:
-    first, second = random_codes(*shape, seed), random_codes(others, shape[1], seed + 1)
+def test_hamming_against_loops(shape: tuple[int, int], rows: int, seed: int) -> None:
+    first, second = random_codes(*shape, seed), random_codes(rows, shape[1], seed + 1)
     expected = hamming_naive(first, second)
     np.testing.assert_array_equal(hamming(first, second), expected)
     np.testing.assert_array_equal((shape[1] - first.astype(int) @ second.astype(int).T) // 2, expected)
@@ -111,7 +110,8 @@ def test_check_codes_shape(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("bad", [0, np.uint8(0), 2, -3, 257, 1.5, "a"])
 def test_check_codes_values(bad: Any) -> None:
-    codes = np.ones((2, 4)).astype(int).astype(type(bad))  # 257 and 1.5 would become 1 as int8.
+    # As int8, 257 and 1.5 would become 1.
+    codes = np.ones((2, 4)).astype(int).astype(type(bad))
     codes[1, 2] = bad
     with pytest.raises(InputError, match=re.escape(f"{bad!s:.3}")):
         pack(codes)

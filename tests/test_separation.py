@@ -17,9 +17,9 @@ from centerhash.separation import (
 
 
 def test_bounds() -> None:
-    # 8 bits: balls of radius 0, 1 and 2 hold 1, 9 and 37 of 256 codes
+    # Balls of radius 0, 1 and 2 contain 1, 9 and 37 of the 256 codes of 8 bits.
     assert [guaranteed_distance(classes, 8) for classes in (2, 7, 8, 29, 30, 256)] == [8, 3, 2, 2, 1, 1]
-    # 3 codes: a bit tells two of three pairs apart; 4 codes: four of six; 5: six of ten
+    # A bit separates two of the three pairs of 3 codes, four of six of 4, six of ten of 5.
     assert [largest_distance(classes, 12) for classes in (1, 2, 3, 4, 5)] == [12, 12, 8, 8, 7]
     for classes in (2, 5, 20, 80, 1000):
         for bits in (8, 16, 48):
@@ -32,11 +32,11 @@ def test_bounds() -> None:
     ("classes", "bits", "least"), [(80, 16, 6), (80, 32, 13), (20, 12, 5), (5, 32, 18), (3, 8, 5)]
 )
 def test_mdsh_distances(classes: int, bits: int, least: int) -> None:
-    found = smallest_distance(hash_centers(classes, bits, kind="mdsh"))
-    assert found >= max(least, guaranteed_distance(classes, bits))
+    distance = smallest_distance(hash_centers(classes, bits, kind="mdsh"))
+    assert distance >= max(least, guaranteed_distance(classes, bits))
     start = spread_centers(classes, bits, np.random.default_rng(0))
-    for other in (start, hash_centers(classes, bits, kind="random")):
-        assert found >= smallest_distance(other)
+    for centers in (start, hash_centers(classes, bits, kind="random")):
+        assert distance >= smallest_distance(centers)
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,22 @@ def test_spread_centers(classes: int, bits: int, least: int) -> None:
 def test_separated() -> None:
     for seed, (classes, bits) in enumerate(((80, 16), (81, 12), (10, 16), (10, 16))):
         start = hash_centers(classes, bits, seed, "random")
-        found = separated(start, np.random.default_rng(seed))
-        assert smallest_distance(found) > smallest_distance(start)
+        centers = separated(start, np.random.default_rng(seed))
+        assert smallest_distance(centers) > smallest_distance(start)
     spread = spread_centers(81, 12, np.random.default_rng(0))
     assert smallest_distance(separated(spread, np.random.default_rng(0))) >= smallest_distance(spread)
 
 
 @pytest.mark.slow
-def test_separated_at_the_edge() -> None:
+def test_separated_extremes() -> None:
     start = hash_centers(20, 12, kind="random")
     before = start.copy()
     separated(start, np.random.default_rng(0))
     assert np.array_equal(start, before)
     assert search_steps(100_000, 64) == 0
     assert search_steps(1, 64) == 0
-    alone = hash_centers(1, 8, kind="mdsh")
-    assert alone.shape == (1, 8)
-    everything = hash_centers(256, 8, kind="mdsh")
-    assert len(np.unique(everything, axis=0)) == 256
+    assert hash_centers(1, 8, kind="mdsh").shape == (1, 8)
+    assert len(np.unique(hash_centers(256, 8, kind="mdsh"), axis=0)) == 256
 
 
 def test_distances() -> None:

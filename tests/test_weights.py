@@ -39,20 +39,20 @@ def batch(seed: int, rows: int = 40, width: int = 5, scale: float = 1.0) -> tupl
 
 
 @given(values_strategy)
-def test_projection(values: list[float]) -> None:
+def test_project_to_simplex(values: list[float]) -> None:
     row = torch.tensor([values], dtype=torch.float64)
-    found = project_to_simplex(row, torch.ones_like(row, dtype=torch.bool))[0]
-    np.testing.assert_allclose(found.numpy(), simplex.project(values), atol=1e-9)
+    projected = project_to_simplex(row, torch.ones_like(row, dtype=torch.bool))[0]
+    np.testing.assert_allclose(projected.numpy(), simplex.project(values), atol=1e-9)
 
 
-def test_projection_with_mask() -> None:
+def test_project_to_simplex_with_mask() -> None:
     rows = torch.tensor([[0.5, 0.5, 9.0], [2.0, 0.0, 9.0], [0.6, 0.2, 9.0], [5.0, 5.0, 5.0]])
     mask = torch.tensor([[True, True, False]] * 3 + [[False, False, False]])
     expected = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.7, 0.3, 0.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(project_to_simplex(rows, mask), expected)
 
 
-def test_slots() -> None:
+def test_label_slots() -> None:
     labels = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
     slots = label_slots(labels)
     assert slots.mask.tolist() == [[True, True], [False, False], [True, False]]
@@ -75,19 +75,19 @@ def test_true_gradient(form: Form) -> None:
     weights = equal_weights(mask, torch.float64).requires_grad_()
     weight_objective(weights, distances, 0.8, 0.3, form).sum().backward()
     assert weights.grad is not None
-    found = true_gradient(weights.detach(), distances, 0.8, 0.3, form)
-    torch.testing.assert_close(found[mask], weights.grad[mask])
+    gradient = true_gradient(weights.detach(), distances, 0.8, 0.3, form)
+    torch.testing.assert_close(gradient[mask], weights.grad[mask])
 
 
 def test_printed_gradient() -> None:
-    # -w / (1 + exp(w d)) + lambda (1 + log w) at w = 1/2, d = 2 log 3, lambda = 0.1: exp(w d) = 3
+    # w = 1/2, d = 2 log 3 and lambda = 0.1, so that exp(w d) = 3.
     weights, distances = torch.tensor([[0.5]]), torch.tensor([[2 * math.log(3)]])
     expected = -0.5 / 4 + 0.1 * (1 + math.log(0.5))
     assert float(printed_gradient(weights, distances, 0.1)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("beta", "entropy"), [(1.0, 0.15), (0.1, 0.5), (5.0, 0.3), (0.001, 0.2)])
-def test_pgd_reaches_the_exact_weights(beta: float, entropy: float) -> None:
+def test_pgd_weights_are_exact(beta: float, entropy: float) -> None:
     distances, mask = batch(2)
     exact = exact_weights(distances, mask, beta, entropy)
     torch.testing.assert_close(
@@ -95,15 +95,15 @@ def test_pgd_reaches_the_exact_weights(beta: float, entropy: float) -> None:
     )
 
 
-def test_pgd_per_center_on_a_grid() -> None:
+def test_pgd_weights_per_center() -> None:
     distances = [0.2, 0.5, 1.1]
-    found = pgd_weights(torch.tensor([distances]).double(), ALL, 2.0, 0.4, 0.1, 500, "per_center")[0]
+    weights = pgd_weights(torch.tensor([distances]).double(), ALL, 2.0, 0.4, 0.1, 500, "per_center")[0]
     expected = simplex.best_on_a_grid(distances, 2.0, 0.4, "per_center", 200)
-    np.testing.assert_allclose(found, expected, atol=1 / 200)
+    np.testing.assert_allclose(weights, expected, atol=1 / 200)
 
 
-def test_pgd_with_large_lambda() -> None:
-    """Default lambda at 128 bits is 16: eta lambda c = 4.8, for which steps of 0.1 end in a corner."""
+def test_pgd_weights_at_large_lambda() -> None:
+    """The default lambda at 128 bits is 16: eta lambda c = 4.8, and steps of 0.1 end in a corner."""
     distances = torch.tensor([[0.2, 0.4, 0.5]])
     expected = torch.tensor([[0.3351, 0.3330, 0.3319]])
     torch.testing.assert_close(pgd_weights(distances, ALL, 0.001, 16.0), expected, atol=5e-5, rtol=0)
@@ -115,11 +115,11 @@ def test_pgd_with_large_lambda() -> None:
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1e-3, 1.0]), st.sampled_from([16.0, 400.0]))
-def test_pgd_converges_at_large_lambda(seed: int, beta: float, entropy: float) -> None:
+def test_pgd_weights_converge(seed: int, beta: float, entropy: float) -> None:
     distances, mask = batch(seed, rows=8, width=20, scale=3.0)
     exact = exact_weights(distances, mask, beta, entropy)
-    found = pgd_weights(distances, mask, beta, entropy, steps=200)
-    torch.testing.assert_close(found, exact, atol=1e-4, rtol=0)
+    weights = pgd_weights(distances, mask, beta, entropy, steps=200)
+    torch.testing.assert_close(weights, exact, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

@@ -28,14 +28,16 @@ from torch.nn.functional import softplus
 Form: TypeAlias = Literal["joint", "per_center"]
 Gradient: TypeAlias = Callable[[Tensor], Tensor]
 
-_ROUNDS = 6  # of the exact solver: five give double precision
-_SMALLEST_WEIGHT = 1e-12  # where log(w) is cut: far below any weight that changes a loss
+# Five Newton steps of the exact solver give double precision.
+_NEWTON_STEPS = 6
+# Logarithms use at least this weight, which is far below any that changes a loss.
+_SMALLEST_WEIGHT = 1e-12
 
 
 class LabelSlots(NamedTuple):
-    """Hold the labels of a batch in compact form: L = the largest number of labels of an image."""
+    """The labels of a batch in compact form, with L = the largest number of labels of an image."""
 
-    classes: Tensor  # (B, L) class of each slot, 0 where unused
+    classes: Tensor  # (B, L), 0 in an unused slot
     mask: Tensor  # (B, L) bool
 
 
@@ -76,7 +78,8 @@ def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
     rank = torch.arange(1, values.shape[1] + 1, device=values.device, dtype=values.dtype)
     shift = (1 - ordered.masked_fill(~used, 0).cumsum(dim=1)) / rank
     support = used & (ordered + shift > 0)
-    rho = support.sum(dim=1, keepdim=True)  # line 2: the condition holds for a prefix, so its length is rho
+    # The condition of line 2 holds for a prefix, whose length is rho.
+    rho = support.sum(dim=1, keepdim=True)
     xi = shift.gather(1, (rho - 1).clamp_min(0))  # line 3
     return torch.where(mask, (values + xi).clamp_min(0), 0)
 
@@ -145,18 +148,16 @@ def printed_weights(
     steps: int = 10,
     start: Tensor | None = None,
 ) -> Tensor:
-    """Compute weights (B, L) by ten printed steps of 0.1 along Eq. (13) from `start`, by default 1/c."""
+    """Compute weights (B, L) by steps along the printed gradient, Eq. (13), from `start`, by default 1/c."""
     distances = distances.masked_fill(~mask, 0)
     start = equal_weights(mask, distances.dtype) if start is None else start
-
-    def gradient(weights: Tensor) -> Tensor:
-        return printed_gradient(weights, distances, entropy)
-
-    return projected_gradient_descent(gradient, mask, steps, rate, start)
+    return projected_gradient_descent(
+        lambda weights: printed_gradient(weights, distances, entropy), mask, steps, rate, start
+    )
 
 
 def stable_rate(distances: Tensor, mask: Tensor, beta: float, entropy: float, rate: float) -> Tensor:
-    """Return the step size (B, 1) of PGD per image: `rate`, or a smaller one where it would diverge.
+    """Return the step size (B, 1) of PGD per image: `rate`, or a smaller one if PGD would diverge.
 
     The entropy gives a step at the weight w the slope 1 - eta lambda / w, so PGD overshoots at 1/c if eta lambda c is at
     least 2. Then the step is w / lambda for the smallest weight that the minimizer can have, exp(-spread / lambda) / c,
@@ -182,12 +183,10 @@ def pgd_weights(
 ) -> Tensor:
     """Compute weights (B, L) by PGD on the true gradient from `start`, by default 1/c, in steps of `stable_rate`."""
     distances = distances.masked_fill(~mask, 0)
+    start = equal_weights(mask, distances.dtype) if start is None else start
+    step_size = stable_rate(distances, mask, beta, entropy, rate)
     return projected_gradient_descent(
-        lambda weights: true_gradient(weights, distances, beta, entropy, form),
-        mask,
-        steps,
-        stable_rate(distances, mask, beta, entropy, rate),
-        equal_weights(mask, distances.dtype) if start is None else start,
+        lambda weights: true_gradient(weights, distances, beta, entropy, form), mask, steps, step_size, start
     )
 
 
@@ -197,8 +196,7 @@ def exact_weights(distances: Tensor, mask: Tensor, beta: float, entropy: float) 
     Setting the gradient of the Lagrangian to zero gives w = softmax(-t d / lambda) with
     t = sigmoid(beta * Omega(w)). Omega falls as t grows, so the gap sigmoid(beta * Omega(t)) - t falls
     strictly and has one root, which lies between the values of the nearest center and of equal weights.
-    Newton's step is taken where it stays inside the bracket, the middle of the bracket otherwise; the rounds end when no
-    t moves any more.
+    A Newton step that would leave the bracket is replaced by its middle. Iteration ends when no t moves any more.
     """
     distances = distances.masked_fill(~mask, 0)
     nearest = distances.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True).nan_to_num(posinf=0.0)
@@ -208,7 +206,7 @@ def exact_weights(distances: Tensor, mask: Tensor, beta: float, entropy: float) 
     # Shifting d leaves the softmax as it is and keeps exp() in range.
     offset = (distances - nearest) / -entropy
     t, smallest = high, torch.finfo(distances.dtype).eps  # t lies between 1/2 and 1
-    for _ in range(_ROUNDS):
+    for _ in range(_NEWTON_STEPS):
         weights = softmax_weights(offset * t, mask)
         mean = (weights * distances).sum(dim=1, keepdim=True)
         variance = (weights * (distances - mean) ** 2).sum(dim=1, keepdim=True)
@@ -227,16 +225,16 @@ def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1
     """Fit the typical log size (C,) of each class, so that weights (N, C) agree with areas (N, C).
 
     Minimizes -mean_i sum_j a_ij log w'_ij + ridge |s|^2; w'_ij = w_ij exp(s_j), normalized over j. a are shares of areas.
-    The problem is convex. Images with one label or without areas are skipped. In float64.
+    The problem is convex, and solved in float64. Images with one label or without areas are skipped.
     """
-    visible = torch.where(labels, areas, 0).double()
-    known = (labels.sum(dim=1) > 1) & (visible.sum(dim=1) > 0)
-    labels, visible = labels[known], visible[known]
+    areas = torch.where(labels, areas, 0).double()
+    usable = (labels.sum(dim=1) > 1) & (areas.sum(dim=1) > 0)
+    labels, areas = labels[usable], areas[usable]
     sizes = torch.zeros(labels.shape[1], dtype=torch.float64, device=weights.device, requires_grad=True)
     if not len(labels):
         return sizes.detach()
-    shares = visible / visible.sum(dim=1, keepdim=True)
-    scores = torch.log(weights[known].double().clamp_min(_SMALLEST_WEIGHT))
+    shares = areas / areas.sum(dim=1, keepdim=True)
+    scores = torch.log(weights[usable].double().clamp_min(_SMALLEST_WEIGHT))
     optimizer = torch.optim.LBFGS(
         [sizes], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-15, line_search_fn="strong_wolfe"
     )
@@ -244,8 +242,8 @@ def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1
     def objective() -> Tensor:
         optimizer.zero_grad()
         fitted = torch.log_softmax((scores + sizes).masked_fill(~labels, -torch.inf), dim=1)
-        surprise = -(shares * fitted.masked_fill(~labels, 0)).sum(dim=1).mean()
-        loss = surprise + ridge * sizes.square().sum()
+        cross_entropy = -(shares * fitted.masked_fill(~labels, 0)).sum(dim=1).mean()
+        loss = cross_entropy + ridge * sizes.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 

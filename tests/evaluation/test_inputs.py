@@ -17,8 +17,8 @@ LABELS = np.eye(4, 3, dtype=bool)
 
 
 def call(**changes: Any) -> None:
-    given = {"query_codes": CODES[:2], "query_labels": LABELS[:2]}
-    evaluate(**{**given, "database_codes": CODES, "database_labels": LABELS, **changes})
+    queries = {"query_codes": CODES[:2], "query_labels": LABELS[:2]}
+    evaluate(**{**queries, "database_codes": CODES, "database_labels": LABELS, **changes})
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def call(**changes: Any) -> None:
         ({"query_ids": np.arange(2), "database_ids": np.array([1, 5, 5, 2])}, "database_ids.*5"),
     ],
 )
-def test_unusable_input(changes: dict[str, Any], message: str) -> None:
+def test_wrong_input(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(**changes)
 
 
-def test_unusable_input_of_ranking() -> None:
+def test_wrong_ranking_input() -> None:
     with pytest.raises(InputError, match="query_codes and database_codes"):
         ranking(CODES, CODES[:, :7], 1)
     with pytest.raises(InputError, match="top"):
         ranking(CODES, CODES, 0)
 
 
-def test_packed_codes_of_other_length() -> None:
+def test_packed_codes_length() -> None:
     packed = pack(CODES)
     with pytest.raises(InputError, match=r"database_codes.*5"):
         evaluate(packed[:1] & 0b11111000, packed | 1, LABELS[:1], LABELS, bits=5)

@@ -49,7 +49,7 @@ def one_query(distances: list[int], grades: list[int], **options: Any) -> Evalua
 
 
 def test_one_ranking() -> None:
-    # places:        1  2  3  4  5     shared labels 2 0 1 0 3; the first four places count
+    # At the ranks 1 to 5, 2, 0, 1, 0 and 3 labels are shared; the first four ranks count.
     result = one_query([0, 1, 2, 3, 4], [2, 0, 1, 0, 3], k=4, precision_at=(1, 2, 3))
     assert result.map_retrieved == pytest.approx((1 / 1 + 2 / 3) / 2)
     assert result.map_all == pytest.approx((1 / 1 + 2 / 3) / 3)
@@ -63,7 +63,7 @@ def test_one_ranking() -> None:
 
 
 def test_cut_inside_tie() -> None:
-    # irrelevant, relevant, then three tied items of which one is relevant and one falls within k
+    # Irrelevant, relevant, then three tied items, of which one is relevant and one is within k.
     result = one_query([0, 1, 2, 2, 2], [0, 1, 1, 0, 0], k=3)
     assert result.map_retrieved_expected == pytest.approx(1 / 3 * (1 / 2 + 2 / 3) / 2 + 2 / 3 * (1 / 2) / 1)
     assert result.map_all_expected == pytest.approx((1 / 2 + 1 / 3 * 2 / 3) / 2)
@@ -111,20 +111,20 @@ def test_against_plain_loops(
     ties = np.random.default_rng(seed).permutation(items)
     rankings = []
     for row in range(queries):
-        kept = [int(item) for item in ties if not (exclude and database_ids[item] == query_ids[row])]
+        included = [int(item) for item in ties if not (exclude and database_ids[item] == query_ids[row])]
         distances = [naive.distance(q[row], code) for code in d]
-        order = naive.order_by_distance(distances, kept)
+        order = naive.order_by_distance(distances, included)
         rankings.append([naive.shared(ql[row], dl[item]) for item in order])
 
-    def mean(metric: Any, places: int = k) -> float:
-        return float(np.mean([metric(grades, places) for grades in rankings]))
+    def mean(metric: Any, depth: int = k) -> float:
+        return float(np.mean([metric(grades, depth) for grades in rankings]))
 
     assert result.map_retrieved == pytest.approx(mean(naive.average_precision_retrieved))
     assert result.map_all == pytest.approx(mean(naive.average_precision_all))
     assert result.ndcg == pytest.approx(mean(naive.ndcg))
     assert result.acg == pytest.approx(mean(naive.acg))
     assert result.wap == pytest.approx(mean(naive.wap))
-    assert result.precision == pytest.approx({place: mean(naive.precision, place) for place in (1, 7, 50)})
+    assert result.precision == pytest.approx({depth: mean(naive.precision, depth) for depth in (1, 7, 50)})
     assert result.queries_in_database == np.isin(query_ids, database_ids).sum()
     assert result.queries_without_labels == (ql.sum(axis=1) == 0).sum()
     assert result.queries_without_relevant == sum(sum(grades) == 0 for grades in rankings)
@@ -145,7 +145,7 @@ def test_curve_against_plain_loops(seed: int, bits: int) -> None:
 
 
 def test_sorted_database() -> None:
-    # every item ties, and the relevant ones stand first: without the permutation this would score 1
+    # All items tie, and the relevant ones are first: without the permutation the score would be 1.
     labels = np.arange(400)[:, None] < 100
     codes = np.ones((400, 8), np.int8)
     result = evaluate(codes[:1], codes, np.ones((1, 1), bool), labels, k=50)
@@ -155,15 +155,15 @@ def test_sorted_database() -> None:
 
 
 def test_expectation_of_large_tie() -> None:
-    # 2,000 tied items, 300 relevant, 500 places: too many orders to list, so sum the definition in exact integers
+    # 2,000 tied items, 300 relevant, 500 ranks: too many orders to list, so the definition is summed in exact fractions.
     items, relevant, k = 2000, 300, 500
     inverse = sum(Fraction(1, t) for t in range(1, k + 1))
     expected = Fraction(0)
     for hits in range(1, relevant + 1):
-        chance = Fraction(comb(relevant, hits) * comb(items - relevant, k - hits), comb(items, k))
+        probability = Fraction(comb(relevant, hits) * comb(items - relevant, k - hits), comb(items, k))
         ramp = k - inverse  # sum of (t - 1) / t
         inside = Fraction(hits, k) * (inverse + Fraction(hits - 1, k - 1) * ramp)
-        expected += chance * inside / hits
+        expected += probability * inside / hits
     labels = np.arange(items)[:, None] < relevant
     result = evaluate(np.ones((1, 8)), np.ones((items, 8)), np.ones((1, 1), bool), labels, k=k)
     assert result.random_retrieved == pytest.approx(float(expected), rel=1e-12)
@@ -182,14 +182,14 @@ def test_exclude_self() -> None:
     assert (kept.per_query.relevant - without.per_query.relevant).tolist() == ql.any(axis=1).tolist()
     assert kept.map_all_expected > without.map_all_expected
     assert kept.curve.filled[0] == 6
-    # one query at a time against a database without it: the expectations, curve and chance must be the same
+    # One query at a time against a database without it must have the same expectations and curve.
     rows = [np.arange(46) != row for row in range(6)]
     alone = [evaluate(q[r : r + 1], codes[m], ql[r : r + 1], labels[m], k=10) for r, m in enumerate(rows)]
     for name in ("map_retrieved_expected", "map_all_expected", "random_retrieved", "random_all"):
-        assert getattr(without, name) == pytest.approx(np.mean([getattr(one, name) for one in alone])), name
-    assert without.curve.recall == pytest.approx(
-        np.mean([one.curve.recall for one in alone], axis=0).tolist()
-    )
+        mean = np.mean([getattr(result, name) for result in alone])
+        assert getattr(without, name) == pytest.approx(mean), name
+    recall = np.mean([result.curve.recall for result in alone], axis=0)
+    assert without.curve.recall == pytest.approx(recall.tolist())
 
 
 def test_queries_without_hits() -> None:

@@ -36,14 +36,14 @@ def rounding(logits: Tensor, squared: bool = False) -> float:
 
 def test_center_distances() -> None:
     logits, _ = sample()
-    found = center_distances(logits, CENTERS)
+    distances = center_distances(logits, CENTERS)
     for row in range(len(logits)):
         for j in range(CLASSES):
             total = 0.0
             for z, v in zip(logits[row].tolist(), CENTERS[j].tolist(), strict=True):
                 b = 1 / (1 + math.exp(-z))
                 total -= math.log(b if v > 0 else 1 - b)
-            assert float(found[row, j]) == pytest.approx(total)
+            assert float(distances[row, j]) == pytest.approx(total)
     huge = center_distances(torch.tensor([[1e4, -1e4]]), torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
     assert huge[0].tolist() == pytest.approx([0, 2e4])
 
@@ -63,8 +63,8 @@ def test_central_loss_forms() -> None:
         ("per_center", False): beta * (softplus(0.5) + softplus(3.0)),
     }
     for (form, normalized), value in expected.items():
-        found = central_loss(weights, distances, mask, beta, form, normalized)  # type: ignore[arg-type]
-        assert float(found) == pytest.approx(value, rel=1e-6)
+        loss = central_loss(weights, distances, mask, beta, form, normalized)  # type: ignore[arg-type]
+        assert float(loss) == pytest.approx(value, rel=1e-6)
 
 
 def test_ewcs() -> None:
@@ -73,8 +73,8 @@ def test_ewcs() -> None:
     for row in range(len(logits)):
         mean = float(distances[row, labels_of(labels, row)].mean())
         rows.append((mean + 0.7 * rounding(logits[row])) / BITS)
-    found = EWCSLoss(CENTERS, gamma=0.7).double()(logits, labels)
-    assert float(found) == pytest.approx(sum(rows) / len(rows))
+    loss = EWCSLoss(CENTERS, gamma=0.7).double()
+    assert float(loss(logits, labels)) == pytest.approx(sum(rows) / len(rows))
 
 
 @pytest.mark.parametrize("quantization", ["log_cosh", "squared"])
@@ -99,29 +99,28 @@ def test_dpn(target: str) -> None:
     majority, total = majority_center(labels, CENTERS, loss.tie_vector), 0.0
     for row in range(len(logits)):
         targets = [majority[row]] if target == "majority" else [CENTERS[j] for j in labels_of(labels, row)]
-        for one in targets:
-            total += sum(max(0.0, 0.8 - float(z * t)) for z, t in zip(logits[row], one, strict=True)) / BITS
+        for bits in targets:
+            total += sum(max(0.0, 0.8 - float(z * t)) for z, t in zip(logits[row], bits, strict=True)) / BITS
     assert float(loss.double()(logits, labels)) == pytest.approx(total / len(logits))
 
 
 # ICS
 
 
-def test_ics_at_the_solved_weights() -> None:
+def test_ics() -> None:
     logits, labels = sample()
     loss = ICSLoss(CENTERS, beta=0.8, entropy=0.1, gamma=0.3).double()
-    found = loss.loss_terms(Batch(HeadOutput(logits), labels))
+    terms = loss.loss_terms(Batch(HeadOutput(logits), labels))
     slots = label_slots(labels)
     distances = center_distances(logits, CENTERS).gather(1, slots.classes) / BITS
     weights = exact_weights(distances, slots.mask, 0.8, 0.1)
     center = central_loss(weights, distances, slots.mask, 0.8, "joint", True).mean()
-    assert float(found["center"]) == pytest.approx(float(center))
-    assert float(found["loss"]) == pytest.approx(
-        float(center + 0.3 * quantization_loss(logits).mean() / BITS)
-    )
+    assert float(terms["center"]) == pytest.approx(float(center))
+    total = float(center + 0.3 * quantization_loss(logits).mean() / BITS)
+    assert float(terms["loss"]) == pytest.approx(total)
 
 
-def test_kept_weights() -> None:
+def test_ics_kept_weights() -> None:
     logits, labels = sample()
     indices = torch.arange(len(logits)).flip(0)
 
@@ -132,7 +131,8 @@ def test_kept_weights() -> None:
 
     loss, batch, slots = prepared(), Batch(HeadOutput(logits), labels), label_slots(labels)
     distances = loss.slot_distances(batch, slots, loss.centers)
-    for steps in (10, 20):  # two epochs with the same network are one descent of twice the steps
+    # Two epochs with the same network are one descent of twice the steps.
+    for steps in (10, 20):
         loss(logits, labels, indices)
         expected = printed_weights(distances, slots.mask, 0.1, 0.1, steps)
         torch.testing.assert_close(loss.kept.flip(0), expected)
@@ -151,16 +151,16 @@ def cosines(logits: Tensor, row: int) -> list[float]:
     return [float(logits[row] @ center) / norm for center in CENTERS]
 
 
-def surprises(scores: list[float]) -> list[float]:
+def softmax_distances(scores: list[float]) -> list[float]:
     partition = math.log(sum(math.exp(value) for value in scores))
     return [partition - value for value in scores]
 
 
-def weighted(surprise: list[float], labels: list[int], entropy: float) -> tuple[list[float], float]:
-    """Weights of an image's labels and the weighted surprise, by the formula."""
-    raw = [math.exp(-surprise[j] / entropy) for j in labels]
+def weighted(distances: list[float], labels: list[int], entropy: float) -> tuple[list[float], float]:
+    """Weights of an image's labels and the weighted distance, by the formula."""
+    raw = [math.exp(-distances[j] / entropy) for j in labels]
     weights = [value / sum(raw) for value in raw]
-    return weights, sum(weight * surprise[j] for weight, j in zip(weights, labels, strict=True))
+    return weights, sum(weight * distances[j] for weight, j in zip(weights, labels, strict=True))
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3])
@@ -168,9 +168,9 @@ def test_orthohash(margin: float) -> None:
     logits, labels = sample()
     rows = []
     for row in range(len(logits)):
-        own = labels_of(labels, row)
-        scores = [5.0 * (c - (margin if j in own else 0)) for j, c in enumerate(cosines(logits, row))]
-        rows.append(sum(surprises(scores)[j] for j in own) / len(own))
+        classes = labels_of(labels, row)
+        scores = [5.0 * (c - (margin if j in classes else 0)) for j, c in enumerate(cosines(logits, row))]
+        rows.append(sum(softmax_distances(scores)[j] for j in classes) / len(classes))
     loss = OrthoHashLoss(CENTERS, scale=5.0, margin=margin).double()
     assert float(loss(logits, labels)) == pytest.approx(sum(rows) / len(rows))
 
@@ -185,13 +185,14 @@ def test_ics_softmax() -> None:
     by_code, by_logits = loss.weights(logits, labels), loss.weights(HeadOutput(logits, class_logits), labels)
     codes, evidence = [], []
     for row in range(len(logits)):
-        own = labels_of(labels, row)
-        weights, code = weighted(surprises([4.0 * value for value in cosines(logits, row)]), own, 1.5)
-        assert by_code[row, own].tolist() == pytest.approx(weights)
-        surprise = surprises(class_logits[row].tolist())
-        assert by_logits[row, own].tolist() == pytest.approx(weighted(surprise, own, 2.0)[0])
+        classes = labels_of(labels, row)
+        distances = softmax_distances([4.0 * value for value in cosines(logits, row)])
+        weights, code = weighted(distances, classes, 1.5)
+        assert by_code[row, classes].tolist() == pytest.approx(weights)
+        distances = softmax_distances(class_logits[row].tolist())
+        assert by_logits[row, classes].tolist() == pytest.approx(weighted(distances, classes, 2.0)[0])
         codes.append(code)
-        evidence.append(weighted(surprise, own, 0.7)[1])
+        evidence.append(weighted(distances, classes, 0.7)[1])
     assert float(terms["center"]) == pytest.approx(sum(codes) / len(codes))
     assert float(terms["evidence"]) == pytest.approx(sum(evidence) / len(evidence))
     assert float(loss(logits, labels)) == pytest.approx(sum(codes) / len(codes))
@@ -207,9 +208,9 @@ def test_mdsh() -> None:
     total = 0.0
     for code, truth in zip(codes, labels.tolist(), strict=True):
         powers = [math.exp(4.0 * cosine(code, center)) for center in CENTERS.tolist()]  # sqrt(16) = 4
-        for power, there in zip(powers, truth, strict=True):
-            chance = power / sum(powers)
-            total -= math.log(chance if there else 1 - chance) / CLASSES / len(codes)
+        for power, labeled in zip(powers, truth, strict=True):
+            probability = power / sum(powers)
+            total -= math.log(probability if labeled else 1 - probability) / CLASSES / len(codes)
         total += 0.01 * sum((abs(u) - 1) ** 2 for u in code) / BITS / len(codes)
     pairs = [
         math.log1p(math.exp((1 - cosine(codes[i], codes[j])) / 2))

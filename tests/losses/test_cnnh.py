@@ -11,17 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
-from centerhash.losses.cnnh import (
-    CNNHLoss,
-    descend_block,
-    relaxed_codes,
-    similarity_rows,
-)
+from centerhash.losses.cnnh import CNNHLoss, descend_block, relaxed_codes, similarity_rows
 
 BITS, CLASSES = 8, 5
 
 
-def some_labels(count: int = 40, seed: int = 0) -> NDArray[np.bool_]:
+def random_labels(count: int = 40, seed: int = 0) -> NDArray[np.bool_]:
     """Labels (n, C), the last image without any."""
     labels = np.random.default_rng(seed).random((count, CLASSES)) < 0.3
     labels[-1] = False
@@ -40,17 +35,17 @@ def reconstruction_error(codes: NDArray[np.float32], labels: NDArray[np.bool_]) 
 
 def similarities(labels: NDArray[np.bool_]) -> NDArray[np.float64]:
     count = len(labels)
-    found = -np.ones((count, count))
+    similarity = -np.ones((count, count))
     for i in range(count):
         for j in range(count):
             if i == j or (labels[i] & labels[j]).any():
-                found[i, j] = 1
-    return found
+                similarity[i, j] = 1
+    return similarity
 
 
 @pytest.mark.parametrize("block", [1, 7, 40])
-def test_descent_in_blocks(block: int) -> None:
-    labels, codes = some_labels(), random_codes(40)
+def test_descend_block(block: int) -> None:
+    labels, codes = random_labels(), random_codes(40)
     gram = codes.T @ codes
     errors = [reconstruction_error(codes, labels)]
     for _ in range(4):
@@ -63,9 +58,9 @@ def test_descent_in_blocks(block: int) -> None:
     np.testing.assert_allclose(gram, codes.T @ codes, rtol=1e-4, atol=1e-3)
 
 
-def test_descent_of_the_paper() -> None:
-    """One entry at a time with the residual kept whole, each step as long as lowers the objective most."""
-    labels, codes = some_labels(), random_codes(40)
+def test_descend_block_of_one_row() -> None:
+    """The paper's descent by single entries with the whole residual, each step as long as lowers the objective most."""
+    labels, codes = random_labels(), random_codes(40)
     naive = codes.astype(np.float64)
     similarity = similarities(labels)
     for i in range(len(naive)):
@@ -105,16 +100,16 @@ def prepared(labels: NDArray[np.bool_]) -> CNNHLoss:
 
 
 def test_cnnh() -> None:
-    labels = some_labels()
+    labels = random_labels()
     loss, indices = prepared(labels), torch.tensor([5, 0, 39])
     logits = torch.randn(3, BITS, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     total = 0.0
-    for row, place in enumerate(indices.tolist()):
+    for row, index in enumerate(indices.tolist()):
         for bit in range(BITS):
-            chance = 1 / (1 + math.exp(-float(logits[row, bit])))
-            total -= math.log(chance if loss.codes[place, bit] > 0 else 1 - chance)
-    found = loss(logits, torch.from_numpy(labels)[indices], indices)
-    assert float(found) == pytest.approx(total / (3 * BITS))
+            probability = 1 / (1 + math.exp(-float(logits[row, bit])))
+            total -= math.log(probability if loss.codes[index, bit] > 0 else 1 - probability)
+    value = loss(logits, torch.from_numpy(labels)[indices], indices)
+    assert float(value) == pytest.approx(total / (3 * BITS))
     assert set(loss.codes.flatten().tolist()) == {-1.0, 1.0}
 
 
@@ -123,4 +118,4 @@ def test_cnnh_not_prepared() -> None:
     with pytest.raises(InputError, match=r"prepare\(\)"):
         CNNHLoss(BITS)(logits, labels, torch.arange(2))
     with pytest.raises(InputError):
-        prepared(some_labels())(logits, labels)
+        prepared(random_labels())(logits, labels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 from centerhash.centers import hash_centers
 from centerhash.losses import Batch, CRHLoss, HeadOutput, ICSLoss, LSCSHLoss, OrthoHashLoss
-from centerhash.losses.crh import reassigned
+from centerhash.losses.crh import reassign
 from centerhash.losses.functional import squared_quantization
 from centerhash.losses.lscsh import center_cosines, relation_loss
 from centerhash.model.model import HashModel
@@ -20,28 +19,23 @@ from centerhash.model.portable import PortableModel
 from centerhash.training.config import resolve
 from centerhash.training.context import RunContext
 from centerhash.training.pipeline import fit_frozen
-from tests.losses.toys import BITS, CLASSES, sample
+from tests.losses.toys import BITS, CLASSES, labels_of, sample
 from tests.toys import feature_dataset, toy_config
 
 CENTERS = hash_centers(CLASSES, BITS, seed=2)
 
 
-def labels_of(rows: int = 40, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).random((rows, CLASSES)) < 0.4
-
-
 # CRH
 
 
-def test_reassigned() -> None:
-    """Class 1 is more frequent and takes the code that class 0 would like best, too."""
+def test_reassign() -> None:
+    """Class 1 is more frequent, so that it gets the code that is nearest to class 0 too."""
     codebook = np.array([[1, 1, 1, 1], [1, 1, -1, -1], [-1, 1, -1, 1]], dtype=np.int8)
     sums = np.array([[1.0, 1.0, 1.0, 0.5], [2.0, 2.0, 2.0, 2.0]])
-    found = reassigned(sums, np.array([1, 2]), codebook, heads=1)
-    assert found.tolist() == [[1, 1, -1, -1], [1, 1, 1, 1]]
-    assert reassigned(sums, np.array([2, 1]), codebook, heads=1).tolist() == [[1, 1, 1, 1], [1, 1, -1, -1]]
-    # two heads of two bits: class 0's first choice of the second head is taken, its third code has [-1, 1]
-    assert reassigned(sums, np.array([1, 2]), codebook, heads=2).tolist() == [[1, 1, -1, 1], [1, 1, 1, 1]]
+    assert reassign(sums, np.array([1, 2]), codebook, heads=1).tolist() == [[1, 1, -1, -1], [1, 1, 1, 1]]
+    assert reassign(sums, np.array([2, 1]), codebook, heads=1).tolist() == [[1, 1, 1, 1], [1, 1, -1, -1]]
+    # Two heads of two bits: class 0's nearest code of the second head is assigned already, and [-1, 1] is left.
+    assert reassign(sums, np.array([1, 2]), codebook, heads=2).tolist() == [[1, 1, -1, 1], [1, 1, 1, 1]]
 
 
 def test_crh_stages() -> None:
@@ -78,27 +72,28 @@ def test_relation_loss() -> None:
 
 
 def test_lscsh_soft_targets() -> None:
-    """The cross entropy to a soft target, bit by bit, where ICS has hard ones."""
+    """The cross entropy to a soft target, bit by bit; targets of ICS are hard."""
     logits, labels = sample()
     loss = LSCSHLoss(CENTERS, alpha_1=0.0, alpha_2=0.0, gamma=0.0, entropy=1e9).double()
     soft = math.tanh(1) * CENTERS
     rows = []
     for row in range(len(logits)):
-        own = [j for j in range(CLASSES) if labels[row, j]]
+        classes = labels_of(labels, row)
         distances = []
-        for j in own:
+        for j in classes:
             share = [(1 + soft[j, k]) / 2 for k in range(BITS)]
             likely = [1 / (1 + math.exp(-float(logits[row, k]))) for k in range(BITS)]
             bits = zip(share, likely, strict=True)
             distances.append(-sum(p * math.log(q) + (1 - p) * math.log(1 - q) for p, q in bits) / BITS)
-        rows.append(sum(distances) / len(own) / 2)  # equal weights; the normalized loss has a slope of 1/2
+        # The weights are equal; the normalized loss has a slope of 1/2.
+        rows.append(sum(distances) / len(classes) / 2)
     assert float(loss(logits, labels).detach()) == pytest.approx(sum(rows) / len(rows), rel=1e-3)
 
 
 def test_lscsh_learns_centers() -> None:
     logits, labels = sample()
     loss = LSCSHLoss(CENTERS)
-    loss.prepare(labels_of())
+    loss.prepare(np.random.default_rng(0).random((40, CLASSES)) < 0.4)
     assert torch.equal(loss.trained_centers(), ICSLoss(CENTERS).trained_centers())
     terms = loss.loss_terms(Batch(HeadOutput(logits.float()), labels))
     assert set(terms) == {"loss", "center", "quantization", "separation", "relation"}
@@ -110,7 +105,7 @@ def test_lscsh_learns_centers() -> None:
     assert torch.equal(loss.trained_centers()[0], -torch.from_numpy(CENTERS)[0])
 
 
-# What a model stores
+# Stored models
 
 
 @pytest.mark.parametrize("method", ["crh", "lscsh"])
@@ -121,10 +116,10 @@ def test_model_has_trained_centers(method: str, tmp_path: Path) -> None:
     config = resolve(toy_config(method=method, bits=16, epochs=12, learning_rate=0.05, options=options))
     model = fit_frozen(dataset, dataset.features, config, RunContext())
     if method != "lscsh":  # of these data no sign changes
-        drawn = hash_centers(len(dataset.classes), 16, config.seed, config.centers)
-        assert not np.array_equal(model.centers.numpy(), drawn)
+        first = hash_centers(len(dataset.classes), 16, config.seed, config.centers)
+        assert not np.array_equal(model.centers.numpy(), first)
     assert set(np.unique(model.centers.numpy())) == {-1, 1}
-    # codes of images with one label are nearest to that label's center
+    # Codes of images with one label are nearest to that label's center.
     alone = np.flatnonzero(dataset.labels.sum(axis=1) == 1)
     codes = model.encode_features(dataset.features[alone])
     nearest = (codes.astype(int) @ model.centers.numpy().astype(int).T).argmax(axis=1)

@@ -42,7 +42,7 @@ def sample(rows: int = 7, seed: int = 0) -> tuple[Tensor, Tensor]:
 def loops(
     logits: Tensor, labels: Tensor, activation: Callable[[float], float]
 ) -> tuple[list[list[float]], Tensor]:
-    """Relaxed codes as lists, and which pairs share a label, found label by label."""
+    """Relaxed codes as lists, and the pairs that share a label, compared label by label."""
     codes = [[activation(float(z)) for z in row] for row in logits]
     count = len(labels)
     similar = torch.zeros(count, count, dtype=torch.bool)
@@ -61,10 +61,10 @@ def cosine(left: list[float], right: list[float]) -> float:
 
 
 def test_continuation() -> None:
-    found = [continuation(step / 100, stages=4, last=7.0) for step in range(100)]
-    assert found == sorted(found)
-    assert sorted(set(found)) == pytest.approx([1.0, math.sqrt(17), math.sqrt(33), 7.0])
-    assert [found.count(value) for value in sorted(set(found))] == [25, 25, 25, 25]
+    betas = [continuation(step / 100, stages=4, last=7.0) for step in range(100)]
+    assert betas == sorted(betas)
+    assert sorted(set(betas)) == pytest.approx([1.0, math.sqrt(17), math.sqrt(33), 7.0])
+    assert [betas.count(value) for value in sorted(set(betas))] == [25, 25, 25, 25]
     assert continuation(0.0, stages=1, last=3.0) == 3.0
 
 
@@ -93,7 +93,7 @@ def test_dpsh_and_dhn(
 
 def test_idhn() -> None:
     logits, labels = sample()
-    labels[1] = labels[0]  # a pair with all labels in common
+    labels[1] = labels[0]  # all labels in common
     codes, _ = loops(logits, labels, lambda z: z / (1 + abs(z)))
     kinds, losses = set(), []
     for i in range(len(codes)):
@@ -118,9 +118,9 @@ def test_idhn() -> None:
 @pytest.mark.parametrize(("continuous", "class_num"), [(False, 0.0), (True, 0.0), (True, 1.0), (False, 3.0)])
 def test_hashnet(continuous: bool, class_num: float) -> None:
     logits, labels = sample()
-    beta = math.sqrt(1 + 15 * 2 / 4)  # the third of five stages
+    beta = math.sqrt(1 + 15 * 2 / 4)  # third of five stages
     codes, similar = loops(logits, labels, lambda z: math.tanh(beta * z))
-    ones = int(similar.sum() - similar.diagonal().sum())
+    positives = int(similar.sum() - similar.diagonal().sum())
     count = len(codes) * (len(codes) - 1)
     total = weights = 0.0
     for i in range(len(codes)):
@@ -128,17 +128,17 @@ def test_hashnet(continuous: bool, class_num: float) -> None:
             if i == j:
                 continue
             scaled = 0.7 * dot(codes[i], codes[j])
-            loss = math.log1p(math.exp(scaled)) - float(similar[i, j]) * scaled
+            value = math.log1p(math.exp(scaled)) - float(similar[i, j]) * scaled
             if continuous and similar[i, j]:
                 first, second = (set(labels[k].nonzero().flatten().tolist()) for k in (i, j))
-                loss *= 4 * len(first & second) ** 2 / (len(first) * len(second))
+                value *= 4 * len(first & second) ** 2 / (len(first) * len(second))
             weight = class_num if similar[i, j] else 1.0
             if not class_num:
-                weight = count / ones if similar[i, j] else count / (count - ones)
-            total, weights = total + weight * loss, weights + weight
+                weight = count / positives if similar[i, j] else count / (count - positives)
+            total, weights = total + weight * value, weights + weight
     options = {"alpha": 0.7, "last_beta": 4.0, "class_num": class_num}
-    found = HashNetLoss(stages=5, continuous=continuous, **options)(logits, labels, progress=0.5)
-    assert float(found) == pytest.approx(total / (weights if class_num else count))
+    loss = HashNetLoss(stages=5, continuous=continuous, **options)(logits, labels, progress=0.5)
+    assert float(loss) == pytest.approx(total / (weights if class_num else count))
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -152,27 +152,25 @@ def test_dch(released: bool) -> None:
             if i != j:
                 squared = sum((a - b) ** 2 for a, b in zip(codes[i], codes[j], strict=True))
                 distance = squared if released else BITS / 2 * (1 - cosine(codes[i], codes[j]))
-                chance = gamma / (gamma + distance + 0.01)
+                probability = gamma / (gamma + distance + 0.01)
                 kind = bool(similar[i, j])
-                by_kind[kind].append(-math.log(chance if kind else 1 - chance))
+                by_kind[kind].append(-math.log(probability if kind else 1 - probability))
     ones, count = [1.0] * BITS, len(codes) * (len(codes) - 1)
     quantization = [math.log1p(BITS / 2 * (1 - cosine([abs(u) for u in row], ones)) / gamma) for row in codes]
     expected = sum(by_kind[True]) / len(by_kind[True])
     expected += sum(by_kind[False]) / (count if released else len(by_kind[False]))
     expected += 0.2 * sum(quantization) / len(quantization)
     kinds = {"distance": "squared", "weights": "similar"} if released else {}
-    found = DCHLoss(gamma=gamma, quantization=0.2, **kinds)(logits, labels)  # type: ignore[arg-type]
-    assert float(found) == pytest.approx(expected)
+    loss = DCHLoss(gamma=gamma, quantization=0.2, **kinds)  # type: ignore[arg-type]
+    assert float(loss(logits, labels)) == pytest.approx(expected)
 
 
 def test_hyp2() -> None:
     logits, labels = sample(rows=9, seed=1)
-    objective = HyP2Loss(CLASSES, BITS, zeta=0.1, beta=0.6, seed=4).double()
+    loss = HyP2Loss(CLASSES, BITS, zeta=0.1, beta=0.6, seed=4).double()
     codes, similar = loops(logits, labels, math.tanh)
-    proxies = [[float(p) for p in row] for row in objective.proxies.detach()]
-    near: list[float] = []
-    far: list[float] = []
-    apart: list[float] = []
+    proxies = [[float(p) for p in row] for row in loss.proxies.detach()]
+    near, far, apart = list[float](), list[float](), list[float]()
     for i, code in enumerate(codes):
         for c, proxy in enumerate(proxies):
             value = cosine(code, proxy)
@@ -182,7 +180,7 @@ def test_hyp2() -> None:
                 apart.append(max(0.0, cosine(code, other) - 0.1))
     assert apart, "the sample must have irrelevant pairs"
     expected = sum(near) / len(near) + sum(far) / len(far) + 0.6 * sum(apart) / len(apart)
-    assert float(objective(logits, labels).detach()) == pytest.approx(expected)
+    assert float(loss(logits, labels).detach()) == pytest.approx(expected)
 
 
 def naive_loss(codes: Tensor, labels: Tensor, margin: float) -> float:
@@ -213,9 +211,9 @@ def test_dnnh() -> None:
         for epsilon in (0.5, 0.1):
             logits, labels = sample(seed=seed)
             codes = piecewise_threshold(torch.sigmoid(logits), epsilon)
-            found = DNNHLoss(margin=1.3, epsilon=epsilon)(logits, labels)
-            assert float(found) == pytest.approx(naive_loss(codes, labels, 1.3), abs=1e-12)
-            assert float(found) > 0
+            loss = DNNHLoss(margin=1.3, epsilon=epsilon)(logits, labels)
+            assert float(loss) == pytest.approx(naive_loss(codes, labels, 1.3), abs=1e-12)
+            assert float(loss) > 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -223,10 +221,10 @@ def test_dnnh() -> None:
     st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=7),
     st.sampled_from([0.5, 1.0, 2.0]),
 )
-def test_triplet_ties(images: list[tuple[int, int]], margin: float) -> None:
+def test_triplet_loss_ties(images: list[tuple[int, int]], margin: float) -> None:
     """Codes that are whole numbers have many distances that differ by exactly the margin."""
     codes = torch.tensor([[float(code >> bit & 1) for bit in range(3)] for code, _ in images])
     labels = torch.tensor([[bool(label >> c & 1) for c in range(3)] for _, label in images])
-    shares, pairs = shared_labels(labels), different_images(len(images), labels.device)
-    found = triplet_loss(squared_distance(codes, codes), pairs & shares, pairs & ~shares, margin)
-    assert float(found) == pytest.approx(naive_loss(codes, labels, margin), rel=1e-5, abs=1e-6)
+    similar, pairs = shared_labels(labels), different_images(labels)
+    loss = triplet_loss(squared_distance(codes, codes), pairs & similar, pairs & ~similar, margin)
+    assert float(loss) == pytest.approx(naive_loss(codes, labels, margin), rel=1e-5, abs=1e-6)

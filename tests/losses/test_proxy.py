@@ -13,8 +13,8 @@ from tests.losses.toys import BITS, CLASSES, sample
 
 
 def test_cosine_threshold() -> None:
-    # [64, 7, 32] and [16, 5, 8] are Reed-Muller codes, [7, 4, 3] Hamming's, [16, 7, 6] extends a BCH code;
-    # 80 classes at 32 and 48 bits have the distances of the authors' table
+    # [64, 7, 32] and [16, 5, 8] are Reed-Muller codes, [7, 4, 3] is Hamming's, [16, 7, 6] extends a BCH code. For 80
+    # classes at 32 and 48 bits the authors' table has these distances.
     known = [(128, 64, 32), (32, 16, 8), (16, 7, 3), (80, 16, 6), (80, 32, 14), (80, 48, 22), (40, 16, 6)]
     for classes, bits, distance in known:
         assert code_distance(classes, bits) == distance
@@ -22,34 +22,34 @@ def test_cosine_threshold() -> None:
     assert cosine_threshold(80, 32) == 0.125
     assert cosine_threshold(80, 48) == pytest.approx(1 / 12)
     assert cosine_threshold(2, 8) == 0
-    assert cosine_threshold(10**6, 8) == 1  # no distance is left: nothing is pushed apart
+    assert cosine_threshold(10**6, 8) == 1  # no distance is left
 
 
-def test_hyp2_of_its_authors() -> None:
+def test_hyp2_authors_setting() -> None:
     logits, labels = sample(rows=9, seed=1)
     ours, theirs = HyP2Loss(CLASSES, BITS, seed=4), HyP2Loss(CLASSES, BITS, tanh=False, kaiming=True, seed=4)
     torch.testing.assert_close(theirs.proxies, ours.proxies * math.sqrt(2 / CLASSES))
-    # without tanh the length of the logits does not matter, and tanh is the identity of small ones
-    found = theirs.double()(logits, labels)
-    torch.testing.assert_close(theirs(7 * logits, labels), found)
-    torch.testing.assert_close(ours.double()(1e-4 * logits, labels), found, rtol=1e-4, atol=1e-6)
+    # Without tanh the length of the logits does not matter, and tanh is the identity of small ones.
+    loss = theirs.double()(logits, labels)
+    torch.testing.assert_close(theirs(7 * logits, labels), loss)
+    torch.testing.assert_close(ours.double()(1e-4 * logits, labels), loss, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("classifier", ["sigmoid", "softmax"])
 def test_greedyhash(classifier: str) -> None:
     logits, labels = sample()
-    objective = GreedyHashLoss(CLASSES, BITS, classifier=classifier, alpha=0.3, seed=2).double()
-    rows = objective.classifier.detach()
+    loss = GreedyHashLoss(CLASSES, BITS, classifier=classifier, alpha=0.3, seed=2).double()
+    rows = loss.classifier.detach()
     classes, gaps = 0.0, 0.0
     for image, truth in zip(logits.tolist(), labels.tolist(), strict=True):
         code = [1.0 if z >= 0 else -1.0 for z in image]
         scores = [sum(b * float(w) for b, w in zip(code, row, strict=True)) for row in rows]
         gaps += sum(abs(abs(z) - 1) ** 3 for z in image) / BITS
-        whole = math.log(sum(math.exp(score) for score in scores))
-        for score, there in zip(scores, truth, strict=True):
+        partition = math.log(sum(math.exp(score) for score in scores))
+        for score, labeled in zip(scores, truth, strict=True):
             if classifier == "sigmoid":
-                classes += math.log1p(math.exp(-score if there else score))
-            elif there:
-                classes += (whole - score) / sum(truth)
+                classes += math.log1p(math.exp(-score if labeled else score))
+            elif labeled:
+                classes += (partition - score) / sum(truth)
     expected = (classes + 0.3 * gaps) / len(logits)
-    assert float(objective(logits, labels).detach()) == pytest.approx(expected)
+    assert float(loss(logits, labels).detach()) == pytest.approx(expected)

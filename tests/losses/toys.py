@@ -1,4 +1,4 @@
-"""What the tests of losses share: random logits with labels."""
+"""Random logits with labels for the tests of losses."""
 
 from __future__ import annotations
 

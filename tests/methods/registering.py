@@ -1,4 +1,4 @@
-"""What tests that register methods share: the table as it was before, when they are done."""
+"""Restore the table of methods after tests that register some."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from centerhash.methods import registry
 
 
 @contextmanager
-def forgotten() -> Iterator[None]:
-    """Forget the methods and the modules that the block brings in."""
+def temporary_methods() -> Iterator[None]:
+    """Remove the methods and the modules that the block adds."""
     rows, modules = dict(registry._REGISTERED), len(sys.modules)
     try:
         yield
@@ -20,7 +20,7 @@ def forgotten() -> Iterator[None]:
         for name in registry._REGISTERED.keys() - rows.keys() - registry._BUILT_IN.keys():
             del registry._REGISTERED[name]
         registry._REGISTERED.update(rows)
-        # the newest stand last; to look through all of the thousands would cost more than most tests do
+        # The newest modules are last; a search of all thousands would take longer than most tests.
         for name in list(islice(reversed(sys.modules), max(0, len(sys.modules) - modules))):
             if name.endswith(".py"):
                 del sys.modules[name]

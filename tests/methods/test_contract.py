@@ -1,4 +1,4 @@
-"""One contract for all methods, and what the families promise beside it."""
+"""The contract of all methods, and of their families."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from centerhash.training.run import train
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 DEEP = [row.name for row in METHODS.values() if row.family != "shallow"]
-LESS = {"cnnh": {"sweeps": 4}}  # options by method, where the default computes for seconds
+FEWER_STEPS = {"cnnh": {"sweeps": 4}}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def fitted(request: pytest.FixtureRequest) -> Fitted:
     model = fit_frozen(
         dataset,
         dataset.features,
-        resolve(toy_config(method=request.param, bits=32, epochs=12, options=LESS.get(request.param, {}))),
+        resolve(
+            toy_config(method=request.param, bits=32, epochs=12, options=FEWER_STEPS.get(request.param, {}))
+        ),
         RunContext(on_epoch=lambda log: logs.append(list(log))),
     )
     return Fitted(METHODS[request.param], model, dataset, logs[-1])
@@ -66,9 +68,9 @@ def fitted(request: pytest.FixtureRequest) -> Fitted:
 
 def test_learns(fitted: Fitted) -> None:
     """Several labels share one code, so not even perfect features give 1 here."""
-    found = measured(fitted.model, fitted.dataset)
-    assert found.random_all < 0.56
-    assert found.map_all > (0.8 if fitted.row.uses_labels else 0.65)
+    result = measured(fitted.model, fitted.dataset)
+    assert result.random_all < 0.56
+    assert result.map_all > (0.8 if fitted.row.uses_labels else 0.65)
     losses = [row["loss"] for row in fitted.log]
     if fitted.row.family == "shallow":
         assert not losses
@@ -82,8 +84,8 @@ def test_codes_of_any_batch(fitted: Fitted) -> None:
     assert codes.dtype == np.int8
     assert set(np.unique(codes)) == {-1, 1}
     together = fitted.model.encode_features(fitted.features[:20])
-    one_by_one = [fitted.model.encode_features(fitted.features[row : row + 1])[0] for row in range(20)]
-    assert np.array_equal(together, one_by_one)
+    alone = [fitted.model.encode_features(fitted.features[row : row + 1])[0] for row in range(20)]
+    assert np.array_equal(together, alone)
 
 
 def test_save_and_load(fitted: Fitted, tmp_path: Path) -> None:
@@ -101,11 +103,11 @@ def test_save_and_load(fitted: Fitted, tmp_path: Path) -> None:
 def test_labels_and_weights(fitted: Fitted, tmp_path: Path) -> None:
     model, features, labels = fitted.model, fitted.features, fitted.dataset.labels
     if fitted.row.family != "central":
-        for ask in (model.predict_labels, model.explain_features, lambda rows: model.weights(rows, labels)):
-            with pytest.raises(
-                ConfigError, match=f"a model of method '{fitted.row.name}' has no hash centers"
-            ):
-                ask(features)
+        calls = model.predict_labels, model.explain_features, lambda rows: model.weights(rows, labels)
+        message = f"a model of method '{fitted.row.name}' has no hash centers"
+        for call in calls:
+            with pytest.raises(ConfigError, match=message):
+                call(features)
         return
     weights = model.weights(features, labels)
     assert not weights[~labels].any()
@@ -120,14 +122,14 @@ def test_seed(method: str) -> None:
     dataset = feature_dataset(60)
     assert dataset.features is not None
     before = np.array(dataset.features), np.array(dataset.labels)
-    options = LESS.get(method, {})
+    options = FEWER_STEPS.get(method, {})
     models = [
         train(dataset, config=toy_config(method=method, epochs=2, seed=seed, options=options))
         for seed in (3, 3, 4)
     ]
     first, again, other = (model.tensors() for model in models)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    if method in DEEP:  # a shallow method may have nothing random about it
+    if method in DEEP:  # a shallow method may have nothing random
         assert any(not torch.equal(first[name], other[name]) for name in first)
     assert models[0].spec == models[1].spec
     assert np.array_equal(dataset.features, before[0])
@@ -136,11 +138,11 @@ def test_seed(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_few_classes(method: str) -> None:
-    features, given = separable(40)
+    features, all_labels = separable(40)
     splits = Splits(train=np.arange(40), query=np.arange(4), database=np.arange(4, 40))
-    config = toy_config(method=method, epochs=1, bits=8, options=LESS.get(method, {}))
+    config = toy_config(method=method, epochs=1, bits=8, options=FEWER_STEPS.get(method, {}))
     for classes in (1, 2):
-        labels = given[:, :classes] | (np.arange(classes) == 0)
+        labels = all_labels[:, :classes] | (np.arange(classes) == 0)
         dataset = Dataset("few", Path("few"), CLASSES[:classes], labels, splits, features=features)
         model = train(dataset, config=config)
         assert model.encode_features(features).shape == (40, 8)

@@ -1,4 +1,4 @@
-"""Hamming distances by the definition: count the places that differ."""
+"""Hamming distances by the definition: count the bits that differ."""
 
 from __future__ import annotations
 

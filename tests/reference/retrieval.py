@@ -1,6 +1,6 @@
 """Retrieval metrics as plain loops over one query's ranking, written from the formulas and not from the package.
 
-`grades` is the number of shared labels by place, nearest first; `database_grades` that of every database item.
+`grades` are the numbers of shared labels by rank, nearest first.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ def shared(first: Sequence[bool], second: Sequence[bool]) -> int:
 
 
 def order_by_distance(distances: Sequence[int], ties: Sequence[int]) -> list[int]:
-    """Positions by distance; among equal distances the one that stands earlier in `ties` comes first."""
+    """Positions by distance; equal distances are in the order of `ties`."""
     return sorted(ties, key=lambda item: distances[item])
 
 
-def precision(grades: Sequence[int], places: int) -> float:
-    seen = grades[:places]
-    return sum(1 for grade in seen if grade > 0) / len(seen) if seen else 0.0
+def precision(grades: Sequence[int], depth: int) -> float:
+    first = grades[:depth]
+    return sum(1 for grade in first if grade > 0) / len(first) if first else 0.0
 
 
 def precision_sum(grades: Sequence[int], k: int) -> float:
-    return sum(
-        precision(grades, place) for place in range(1, min(k, len(grades)) + 1) if grades[place - 1] > 0
-    )
+    return sum(precision(grades, rank) for rank in range(1, min(k, len(grades)) + 1) if grades[rank - 1] > 0)
 
 
 def average_precision_retrieved(grades: Sequence[int], k: int) -> float:
@@ -49,17 +47,17 @@ def average_precision_all(grades: Sequence[int], k: int) -> float:
 
 
 def acg(grades: Sequence[int], k: int) -> float:
-    seen = grades[:k]
-    return sum(seen) / len(seen) if seen else 0.0
+    first = grades[:k]
+    return sum(first) / len(first) if first else 0.0
 
 
 def wap(grades: Sequence[int], k: int) -> float:
-    values = [acg(grades, place) for place in range(1, min(k, len(grades)) + 1) if grades[place - 1] > 0]
+    values = [acg(grades, rank) for rank in range(1, min(k, len(grades)) + 1) if grades[rank - 1] > 0]
     return sum(values) / len(values) if values else 0.0
 
 
 def dcg(grades: Sequence[int], k: int) -> float:
-    return sum((2**grade - 1) / math.log2(1 + place) for place, grade in enumerate(grades[:k], start=1))
+    return sum((2**grade - 1) / math.log2(1 + rank) for rank, grade in enumerate(grades[:k], start=1))
 
 
 def ndcg(grades: Sequence[int], k: int) -> float:

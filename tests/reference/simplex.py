@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def project(values: Sequence[float]) -> list[float]:
-    """Algorithm 2 as it stands in the paper, for one image."""
+    """Algorithm 2 as printed in the paper, for one image."""
     ordered = sorted(values, reverse=True)
     rho = max(j for j in range(1, len(ordered) + 1) if ordered[j - 1] + (1 - sum(ordered[:j])) / j > 0)
     xi = (1 - sum(ordered[:rho])) / rho
@@ -29,7 +29,7 @@ def objective(
 def best_on_a_grid(
     distances: Sequence[float], beta: float, entropy: float, form: str, steps: int
 ) -> list[float]:
-    """Minimiser among all weights that are multiples of 1/steps, for three labels."""
+    """Minimizer among all weights that are multiples of 1/steps, for three labels."""
     grid = [
         (a / steps, b / steps, (steps - a - b) / steps)
         for a in range(steps + 1)

@@ -22,7 +22,7 @@ Small: TypeAlias = NDArray[np.uint16]
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-# A hypergeometric weight that far below the largest one cannot change a sum in float64.
+# A hypergeometric weight below this share of the largest one cannot change a sum in float64.
 NEGLIGIBLE = 1e-20
 
 
@@ -71,10 +71,10 @@ def _shared_labels(query: Words, database: Words, out: Small) -> None:
 
 
 @compiled
-def _nearest_first(distances: Small, counts: Integers, order: Integers, room: Integers) -> None:
+def _nearest_first(distances: Small, counts: Integers, order: Integers, candidates: Integers) -> None:
     """Fill `order` (at most N) with the positions of the nearest items, ties in database order.
 
-    A counting sort that stops at the end of `order`; `counts` is the histogram of the distances, `room` (N,) is
+    A counting sort that stops at the end of `order`. `counts` is the histogram of the distances; `candidates` (N,) is
     memory for work.
     """
     starts = np.zeros(counts.size, np.int64)
@@ -83,30 +83,30 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers, room: In
         starts[farthest + 1] = starts[farthest] + counts[farthest]
         farthest += 1
     near = 0
-    # Without a branch, which few items would take.
+    # This loop has no branch, since few items would take it.
     for item in range(distances.size):
-        room[near] = item
+        candidates[near] = item
         near += distances[item] <= farthest
-    for item in room[:near]:
+    for item in candidates[:near]:
         distance = distances[item]
-        place = starts[distance]
-        if place < order.size:
-            order[place] = item
-            starts[distance] = place + 1
+        rank = starts[distance]
+        if rank < order.size:
+            order[rank] = item
+            starts[distance] = rank + 1
 
 
 @compiled
 def _nearest_rows(queries: Words, indices: Integers, distances: Small, database: Words, bits: int) -> None:
     """Fill some rows of `nearest`."""
-    everywhere, room = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
+    to_all, candidates = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
     for row in range(queries.shape[0]):
-        _hamming(queries[row], database, everywhere)
+        _hamming(queries[row], database, to_all)
         counts = np.zeros(bits + 1, np.int64)
-        for item in range(everywhere.size):
-            counts[everywhere[item]] += 1
-        _nearest_first(everywhere, counts, indices[row], room)
-        for place in range(indices.shape[1]):
-            distances[row, place] = everywhere[indices[row, place]]
+        for item in range(to_all.size):
+            counts[to_all[item]] += 1
+        _nearest_first(to_all, counts, indices[row], candidates)
+        for rank in range(indices.shape[1]):
+            distances[row, rank] = to_all[indices[row, rank]]
 
 
 def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integers, Small]:
@@ -130,15 +130,14 @@ def _rank_rows(
     database_labels: Words,
 ) -> None:
     """Fill some rows of `rank`."""
-    distances = np.empty(database.shape[1], np.uint16)
-    shared, room = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
-    order = np.empty(top.shape[1], np.int64)
-    radii, most = counts.shape[1], grades.shape[1]
+    items, (radii, most) = database.shape[1], (counts.shape[1], grades.shape[1])
+    distances, shared = np.empty(items, np.uint16), np.empty(items, np.uint16)
+    candidates, order = np.empty(items, np.int64), np.empty(top.shape[1], np.int64)
     for row in range(queries.shape[0]):
         _hamming(queries[row], database, distances)
         _shared_labels(query_labels[row], database_labels, shared)
         if excluded[row] >= 0:
-            # Behind everything else and irrelevant: no true distance is as large as the last one.
+            # The item ranks last, since no true distance is as large as this one, and is irrelevant.
             distances[excluded[row]] = radii - 1
             shared[excluded[row]] = 0
         # One table is twice as fast as three histograms.
@@ -150,9 +149,9 @@ def _rank_rows(
                 counts[row, distance] += table[distance, grade]
                 grades[row, grade] += table[distance, grade]
             relevant[row, distance] = counts[row, distance] - table[distance, 0]
-        _nearest_first(distances, counts[row], order, room)
-        for place in range(order.size):
-            top[row, place] = shared[order[place]]
+        _nearest_first(distances, counts[row], order, candidates)
+        for position in range(order.size):
+            top[row, position] = shared[order[position]]
 
 
 def rank(
@@ -187,14 +186,14 @@ def _sums_rows(top: Small, sums: Floats, gains: Floats, discounts: Floats) -> No
     """Fill some rows of `ranked_sums`."""
     for row in range(top.shape[0]):
         hits, shared, out = 0, 0, sums[row]
-        for place in range(discounts.size):
-            grade = top[row, place]
+        for position in range(discounts.size):
+            grade = top[row, position]
             if grade:
                 hits += 1
                 shared += grade
-                out[1] += hits / (place + 1)
-                out[2] += shared / (place + 1)
-                out[3] += gains[grade] * discounts[place]
+                out[1] += hits / (position + 1)
+                out[2] += shared / (position + 1)
+                out[3] += gains[grade] * discounts[position]
         out[0] = hits
         out[4] = shared
 
@@ -211,8 +210,8 @@ def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
 
 
 @compiled
-def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats) -> float:
-    """Return the expected sum of precisions over the first `places` ranks of a group of tied items in random order.
+def _group_sum(before: int, hits_before: int, items: int, hits: int, ranks: int, harmonic: Floats) -> float:
+    """Return the expected sum of precisions over the first `ranks` of a group of tied items in random order.
 
     `items` are tied, `hits` of them relevant; `before` and `hits_before` come first. The rank t = 1, 2, ... of the
     group is relevant with probability hits/items, and then 1 + (t-1)(hits-1)/(items-1) hits of the
@@ -220,65 +219,62 @@ def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int
     hits/items * (hits_before + 1 + (t-1)(hits-1)/(items-1)) / (before + t).
     """
     slope = (hits - 1) / (items - 1) if items > 1 else 0.0
-    inverse = harmonic[before + places] - harmonic[before]  # sum of 1 / (before + t)
-    ramp = places - (before + 1) * inverse  # sum of (t - 1) / (before + t)
+    # These are the sums of 1 / (before + t), and of (t - 1) / (before + t).
+    inverse = harmonic[before + ranks] - harmonic[before]
+    ramp = ranks - (before + 1) * inverse
     rate = hits / items
     return float(rate * ((hits_before + 1) * inverse + slope * ramp))
 
 
 @compiled
 def _cut_group_mean(
-    total: float, before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats
+    total: float, before: int, hits_before: int, items: int, hits: int, ranks: int, harmonic: Floats
 ) -> float:
-    """Return the expected average precision over retrieved relevant items when the cut falls into tied items.
+    """Return the expected average precision over retrieved relevant items if the cut falls into tied items.
 
-    `total` is the sum of precisions before the group. The number of hits among the first `places` of the group is
+    `total` is the sum of precisions before the group. The number of hits among the first `ranks` of the group is
     hypergeometric, and for a fixed number their order is uniform. The weights follow from each other by their ratios,
     relative to the most likely number: this needs no factorials and loses no digits.
     """
-    # How many more misses than places; negative if some places must be hits.
-    spare = items - hits - places
-    lowest, highest = max(0, -spare), min(places, hits)
-    likeliest = min(max((places + 1) * (hits + 1) // (items + 2), lowest), highest)
-    drawn, weight = likeliest, 1.0
-    while drawn > lowest and weight > NEGLIGIBLE:
-        weight *= drawn * (spare + drawn) / ((hits - drawn + 1) * (places - drawn + 1))
-        drawn -= 1
+    # There are so many more misses than ranks; if negative, some ranks must be hits.
+    spare = items - hits - ranks
+    lowest, highest = max(0, -spare), min(ranks, hits)
+    likeliest = min(max((ranks + 1) * (hits + 1) // (items + 2), lowest), highest)
+    number, weight = likeliest, 1.0
+    while number > lowest and weight > NEGLIGIBLE:
+        weight *= number * (spare + number) / ((hits - number + 1) * (ranks - number + 1))
+        number -= 1
     mean, weights = 0.0, 0.0
-    while drawn <= highest and (drawn <= likeliest or weight > NEGLIGIBLE):
+    while number <= highest and (number <= likeliest or weight > NEGLIGIBLE):
         weights += weight
-        if hits_before + drawn > 0:
-            inside = _group_sum(before, hits_before, places, drawn, places, harmonic)
-            mean += weight * (total + inside) / (hits_before + drawn)
-        weight *= (hits - drawn) * (places - drawn) / ((drawn + 1) * (spare + drawn + 1))
-        drawn += 1
+        if hits_before + number > 0:
+            inside = _group_sum(before, hits_before, ranks, number, ranks, harmonic)
+            mean += weight * (total + inside) / (hits_before + number)
+        weight *= (hits - number) * (ranks - number) / ((number + 1) * (spare + number + 1))
+        number += 1
     return mean / weights
-
-
-@compiled
-def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> tuple[float, float]:
-    """Return the expected sum of precisions at the relevant ranks, and of that sum over their number, of one query."""
-    before, hits_before, total = 0, 0, 0.0
-    for distance in range(counts.size):
-        items, hits = counts[distance], relevant[distance]
-        places = min(items, cut - before)
-        if places > 0:
-            inside = _group_sum(before, hits_before, items, hits, places, harmonic)
-            if places < items:
-                mean = _cut_group_mean(total, before, hits_before, items, hits, places, harmonic)
-                return total + inside, mean
-            total += inside
-            before += items
-            hits_before += hits
-    return total, total / max(hits_before, 1)
 
 
 @compiled
 def _expected_rows(
     counts: Integers, relevant: Integers, expected: Floats, cut: int, harmonic: Floats
 ) -> None:
+    """Fill some rows of the expected sum of precisions at relevant ranks, and of that sum over their number."""
     for row in range(counts.shape[0]):
-        expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
+        before, hits_before, total, mean = 0, 0, 0.0, 0.0
+        for distance in range(counts.shape[1]):
+            items, hits = counts[row, distance], relevant[row, distance]
+            ranks = min(items, cut - before)
+            if ranks > 0:
+                inside = _group_sum(before, hits_before, items, hits, ranks, harmonic)
+                if ranks < items:
+                    mean = _cut_group_mean(total, before, hits_before, items, hits, ranks, harmonic)
+                else:
+                    mean = (total + inside) / max(hits_before + hits, 1)
+                total += inside
+                before += ranks
+                hits_before += hits
+        expected[row, 0], expected[row, 1] = total, mean
 
 
 def expected_average_precision(counts: Integers, relevant: Integers, k: int) -> tuple[Floats, Floats]:
@@ -298,5 +294,5 @@ def expected_average_precision(counts: Integers, relevant: Integers, k: int) -> 
 def random_level(items: Integers, relevant: Integers, k: int) -> tuple[Floats, Floats]:
     """Return the expectation (Q,) of a random ranking, which is one group of ties; each pair of numbers once."""
     pairs, inverse = np.unique(np.stack([items, relevant], axis=1), axis=0, return_inverse=True)
-    retrieved, everything = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
-    return retrieved[inverse], everything[inverse]
+    over_retrieved, over_all = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
+    return over_retrieved[inverse], over_all[inverse]

@@ -17,15 +17,15 @@ from centerhash.core.errors import InputError
 from centerhash.evaluation.result import Curve, Evaluation, PerQuery
 
 # The gain 2^r of r shared labels, summed over many ranks, must stay a finite float64.
-LARGEST_GRADE = 1000
+MOST_SHARED_LABELS = 1000
 # Distances are stored as uint16, and one more value marks an excluded item.
-LONGEST = int(np.iinfo(np.uint16).max) - 1
-# Queries per block; fewer if the ranking is deep, since so many ranks are in memory at once.
+MOST_BITS = int(np.iinfo(np.uint16).max) - 1
+# A block has fewer queries if the ranking is deep: its ranks are in memory at once.
 BLOCK_QUERIES, BLOCK_RANKS = 256, 1 << 22
 
 
 class Items(NamedTuple):
-    """Codes and labels of the queries or of the database, as words."""
+    """Codes and labels of the queries or of the database, as 64-bit words."""
 
     codes: NDArray[np.uint64]  # (N, W)
     labels: NDArray[np.uint64]  # (N, L)
@@ -64,28 +64,29 @@ def evaluate(
         seed: of the random order that breaks ties.
 
     """
-    # numba takes half a second to import.
+    # Importing numba takes half a second.
     from centerhash.evaluation import kernels
 
     queries = _items(query_codes, query_labels, bits, "query")
     database = _items(database_codes, database_labels, bits, "database")
-    _same("bits", queries.bits, database.bits, "query_codes and database_codes")
-    _same("classes", queries.classes, database.classes, "query_labels and database_labels")
+    _check_equal("bits", queries.bits, database.bits, "query_codes and database_codes")
+    _check_equal("classes", queries.classes, database.classes, "query_labels and database_labels")
     k, count = whole_number(k, "k", 1), len(queries.codes)
     if not isinstance(precision_at, Iterable):
         raise InputError(f"precision_at must be depths such as (1, 10, 100), got {precision_at!r}.")
     depths = [whole_number(depth, "each depth in precision_at", 1) for depth in precision_at]
     most_shared = int(min(queries.label_counts.max(), database.label_counts.max()))
-    if most_shared > LARGEST_GRADE:
-        raise InputError(f"a query and an item may share {most_shared} labels, at most {LARGEST_GRADE}.")
-    # The seeded random order that breaks ties.
+    if most_shared > MOST_SHARED_LABELS:
+        raise InputError(f"a query and an item may share {most_shared} labels, at most {MOST_SHARED_LABELS}.")
+    # The seeded random order breaks ties.
     order = np.random.default_rng(whole_number(seed, "seed", 0)).permutation(len(database.codes))
-    same_items, excluded = None, np.full(count, -1)
+    in_database, excluded = None, np.full(count, -1)
     if query_ids is not None and database_ids is not None:
         query_ids, database_ids = _ids(query_ids, count, "query"), _ids(database_ids, len(order), "database")
-        same_items = _positions(query_ids, database_ids)
+        positions = _positions(query_ids, database_ids)
+        in_database = int((positions >= 0).sum())
         if exclude_self:
-            excluded = np.where(same_items >= 0, np.argsort(order)[same_items], -1)
+            excluded = np.where(positions >= 0, np.argsort(order)[positions], -1)
     elif exclude_self:
         raise InputError("exclude_self needs query_ids and database_ids, such as rows of the dataset.")
     planes = [np.ascontiguousarray(words[order].T) for words in (database.codes, database.labels)]
@@ -102,16 +103,13 @@ def evaluate(
     counts, relevant, grades, sums, hits_at = map(np.concatenate, zip(*blocks, strict=True))
     hits, precisions, graded, gain, shared = sums.T
     items, relevant_items = counts.sum(axis=1), relevant.sum(axis=1)
-    expected = kernels.expected_average_precision(counts, relevant, k)
-    random = kernels.random_level(items, relevant_items, k)
     per_query = PerQuery(
-        average_precision_retrieved=precisions / np.maximum(hits, 1),
-        average_precision_all=precisions / np.clip(relevant_items, 1, k),
-        average_precision_retrieved_expected=expected[0],
-        average_precision_all_expected=expected[1],
-        random_retrieved=random[0],
-        random_all=random[1],
-        ndcg=_share(gain, _ideal_gain(grades, gains, discounts)),
+        # These are average precisions over retrieved and over all relevant items: measured, expected, at random.
+        precisions / np.maximum(hits, 1),
+        precisions / np.clip(relevant_items, 1, k),
+        *kernels.expected_average_precision(counts, relevant, k),
+        *kernels.random_level(items, relevant_items, k),
+        ndcg=_ratio(gain, _ideal_gain(grades, gains, discounts)),
         acg=shared / np.clip(items, 1, k),
         wap=graded / np.maximum(hits, 1),
         relevant=relevant_items,
@@ -120,8 +118,8 @@ def evaluate(
     means: dict[str, Any] = {
         name.replace("average_precision", "map"): float(values.mean())
         for name, values in vars(per_query).items()
+        if name not in ("relevant", "hits")
     }
-    del means["relevant"], means["hits"]
     precision = [float((hits_at[:, n] / np.clip(items, 1, depth)).mean()) for n, depth in enumerate(depths)]
     return Evaluation(
         queries=count,
@@ -130,7 +128,7 @@ def evaluate(
         k=k,
         seed=int(seed),
         exclude_self=bool(exclude_self),
-        queries_in_database=None if same_items is None else int((same_items >= 0).sum()),
+        queries_in_database=in_database,
         precision=dict(zip(depths, precision, strict=True)),
         curve=_curve(counts, relevant),
         queries_without_labels=int((queries.label_counts == 0).sum()),
@@ -152,7 +150,7 @@ def ranking(
 
     queries, length = _code_words(query_codes, bits, "query_codes")
     database, database_length = _code_words(database_codes, bits, "database_codes")
-    _same("bits", length, database_length, "query_codes and database_codes")
+    _check_equal("bits", length, database_length, "query_codes and database_codes")
     top = min(whole_number(top, "top", 1), len(database))
     indices, distances = kernels.nearest(queries, np.ascontiguousarray(database.T), length, top)
     return indices, distances.astype(np.int64)
@@ -169,30 +167,23 @@ def _ideal_gain(
     return ideal
 
 
-def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    """Divide, with 0 where the whole is 0."""
-    share = np.zeros(whole.shape)
-    np.divide(part, whole, out=share, where=whole > 0)
-    return share
+def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+    """Return part / whole, with 0 if the whole is 0."""
+    ratio: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
+    return ratio
 
 
 def _curve(counts: NDArray[np.int64], relevant: NDArray[np.int64]) -> Curve:
-    """Precision and recall by radius, of items and relevant items (Q, K+1) by distance."""
+    """Compute precision and recall by radius from items and relevant items (Q, K+1) by distance."""
     inside, hits = np.cumsum(counts, axis=1), np.cumsum(relevant, axis=1)
-    precision, filled = _share(hits, inside).sum(axis=0), (inside > 0).sum(axis=0)
-    recall = _share(hits, np.broadcast_to(hits[:, -1:], hits.shape)).mean(axis=0)
-    return Curve(
-        precision=tuple(float(p / n) if n else None for p, n in zip(precision, filled, strict=True)),
-        recall=tuple(recall.tolist()),
-        filled=tuple(filled.tolist()),
-    )
-
-
-# Inputs
+    sums, filled = _ratio(hits, inside).sum(axis=0), (inside > 0).sum(axis=0)
+    recall = _ratio(hits, np.broadcast_to(hits[:, -1:], hits.shape)).mean(axis=0)
+    precision = tuple(float(total / n) if n else None for total, n in zip(sums, filled, strict=True))
+    return Curve(precision, tuple(recall.tolist()), tuple(filled.tolist()))
 
 
 def _items(codes: NDArray[Any], labels: NDArray[Any], bits: int | None, name: str) -> Items:
-    """Check the codes and labels of the `name` ("query", "database") and turn them into words."""
+    """Check the codes and labels of "query" or "database", and return them as words."""
     words, length = _code_words(codes, bits, f"{name}_codes")
     labels = as_array(labels, f"{name}_labels")
     flags = labels != 0
@@ -201,7 +192,7 @@ def _items(codes: NDArray[Any], labels: NDArray[Any], bits: int | None, name: st
             f"{name}_labels must be (items, classes) of bool or of 0 and 1, got shape {labels.shape} with values "
             f"such as {np.unique(labels)[:3].tolist()}."
         )
-    _same("items", len(words), len(flags), f"{name}_codes and {name}_labels")
+    _check_equal("items", len(words), len(flags), f"{name}_codes and {name}_labels")
     label_words = to_words(np.packbits(flags, axis=1))
     return Items(words, label_words, flags.sum(axis=1, dtype=np.int64), length, flags.shape[1])
 
@@ -218,19 +209,19 @@ def _code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArr
         raise InputError(f"{name} of shape {codes.shape} are bytes: pass bits= to evaluate packed codes.")
     packed = pack(as_codes(codes, name)) if bits is None else check_packed(codes, bits, name)
     length = codes.shape[1] if bits is None else int(bits)
-    if length > LONGEST:
-        raise InputError(f"{name} have {length} bits, at most {LONGEST} can be compared.")
+    if length > MOST_BITS:
+        raise InputError(f"{name} have {length} bits, at most {MOST_BITS} can be compared.")
     return to_words(packed).copy(), length
 
 
-def _same(what: str, first: int, second: int, names: str) -> None:
-    """Refuse two numbers that must agree."""
+def _check_equal(unit: str, first: int, second: int, names: str) -> None:
+    """Check that two arrays have the same number of bits, classes or items."""
     if first != second:
-        raise InputError(f"{names} must have the same number of {what}, got {first} and {second}.")
+        raise InputError(f"{names} must have the same number of {unit}, got {first} and {second}.")
 
 
 def _ids(ids: NDArray[Any], items: int, name: str) -> NDArray[Any]:
-    """Return the integer ids (N,) of the items."""
+    """Check the integer ids (N,) of the items, and return them as an array."""
     ids = as_array(ids, f"{name}_ids")
     if ids.shape != (items,) or ids.dtype.kind not in "iu":
         raise InputError(f"{name}_ids must be {items} integers, got {ids.dtype} of shape {ids.shape}.")
@@ -239,8 +230,8 @@ def _ids(ids: NDArray[Any], items: int, name: str) -> NDArray[Any]:
 
 def _positions(query_ids: NDArray[Any], database_ids: NDArray[Any]) -> NDArray[np.int64]:
     """Return for each query (Q,) the position of the database item with the same id, or -1."""
-    ascending, first, repeats = np.unique(database_ids, return_index=True, return_counts=True)
-    if repeats.max() > 1:
-        raise InputError(f"database_ids must be unique, got {ascending[repeats.argmax()]} more than once.")
+    ascending, first, counts = np.unique(database_ids, return_index=True, return_counts=True)
+    if counts.max() > 1:
+        raise InputError(f"database_ids must be unique, got {ascending[counts.argmax()]} more than once.")
     nearest = np.minimum(np.searchsorted(ascending, query_ids), ascending.size - 1)
     return np.where(ascending[nearest] == query_ids, first[nearest], -1)

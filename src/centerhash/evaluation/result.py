@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Curve:
-    """Hold precision and recall of the Hamming balls of radius 0, 1, ..., K around the queries.
+    """Precision and recall of the Hamming balls of radius 0, 1, ..., K around the queries.
 
     Attributes:
         precision: mean over the queries whose ball holds an item, per radius; None if no ball does.
@@ -27,7 +27,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """Hold the metrics of each query as arrays (Q,); `Evaluation` holds their means."""
+    """The metrics of each query as arrays (Q,); `Evaluation` has their means."""
 
     average_precision_retrieved: NDArray[np.float64]
     average_precision_all: NDArray[np.float64]
@@ -44,7 +44,9 @@ class PerQuery:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Hold the metrics of a ranking: means over all queries, in which a query without hits counts as 0.
+    """The metrics of a ranking: means over all queries, in which a query without hits counts as 0.
+
+        print(evaluate(query_codes, database_codes, query_labels, database_labels))
 
     Attributes:
         queries: number of queries.
@@ -101,15 +103,15 @@ class Evaluation:
         return min(self.k, self.database)
 
     def table(self) -> list[tuple[str, str, str, str]]:
-        """The metrics by line as texts: name with the depth, value, value of a random ranking, meaning."""
+        """Return the metrics by line as texts: name with the depth, value, value of a random ranking, meaning."""
         k, ties = f"@{self.depth:,}", "exact mean over all orders of ties"
-        retrieved = "divided by the relevant items among the first k"
-        everything = "divided by min(k, all relevant items)"
+        over_retrieved = "divided by the relevant items among the first k"
+        over_all = "divided by min(k, all relevant items)"
         by_depth = {min(n, self.database): value for n, value in self.precision.items()}
         lines = [
-            (f"mAP{k}, retrieved relevant", self.map_retrieved, self.random_retrieved, retrieved),
+            (f"mAP{k}, retrieved relevant", self.map_retrieved, self.random_retrieved, over_retrieved),
             ("  retrieved relevant, expected", self.map_retrieved_expected, None, ties),
-            (f"mAP{k}, all relevant", self.map_all, self.random_all, everything),
+            (f"mAP{k}, all relevant", self.map_all, self.random_all, over_all),
             ("  all relevant, expected", self.map_all_expected, None, ties),
             (f"NDCG{k}", self.ndcg, None, "graded by the number of shared labels"),
             (f"ACG{k}", self.acg, None, "mean number of shared labels"),

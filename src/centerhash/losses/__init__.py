@@ -1,11 +1,16 @@
 """The losses, one file per method: modules from logits (B, K) and labels (B, C) to a scalar.
 
+    import torch
+    from centerhash import hash_centers
     from centerhash.losses import ICSLoss
-    loss = ICSLoss(centers)(logits, labels)
+
+    loss = ICSLoss(hash_centers(classes=80, bits=64))(torch.randn(4, 64), torch.rand(4, 80) < 0.1)
+
+The examples of all losses need these imports.
 
 Central, from hash centers (C, K): ICSLoss, ICSSoftmaxLoss, CSQLoss, DPNLoss, EWCSLoss, OrthoHashLoss, MDSHLoss, and
 LSCSHLoss and CRHLoss, which change the centers. Pairs and triplets: DPSHLoss, DHNLoss, HashNetLoss, DCHLoss, IDHNLoss,
-DNNHLoss. Learned vectors per class: HyP2Loss, GreedyHashLoss. Codes first: CNNHLoss. A custom loss is a class on
+DNNHLoss. Learned vectors per class: HyP2Loss, GreedyHashLoss. Codes first: CNNHLoss. A custom loss is a subclass of
 `HashingLoss` or `CentralLoss`, whose keyword arguments are its options (`Option`).
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -21,26 +21,39 @@ from centerhash.core.options import check_options
 from centerhash.losses.functional import label_loss
 from centerhash.weights import LabelSlots, equal_weights, label_slots, scatter_weights
 
+# By the name of an option, its default as a function of all options and the number of bits.
+Defaults: TypeAlias = Mapping[str, Callable[[Mapping[str, Any], int], float]]
+
 
 class HeadOutput(NamedTuple):
-    """The outputs of a head for a batch; None for those that it does not have."""
+    """The outputs of a head for a batch; None for those that it does not have.
 
-    logits: Tensor  # (B, K): their signs are the code
-    class_logits: Tensor | None = None  # (B, C): their softmax over the labels gives the weights
-    label_log_odds: Tensor | None = None  # (B, C): their sigmoid is the probability of each label
+        loss(HeadOutput(logits, class_logits), labels)
+
+    The signs of `logits` are the codes. The softmax of `class_logits` over the labels of an image gives their weights.
+    The sigmoid of `label_log_odds` is the probability of each label.
+    """
+
+    logits: Tensor  # (B, K)
+    class_logits: Tensor | None = None  # (B, C)
+    label_log_odds: Tensor | None = None  # (B, C)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> HeadOutput:
-        """The same with every output changed in the same way."""
+        """Return the outputs with `change` applied to each."""
         return HeadOutput._make(None if part is None else change(part) for part in self)
 
 
 class Batch(NamedTuple):
-    """The checked inputs of a loss."""
+    """The checked inputs of a loss, which `terms` receives.
+
+    `indices` are positions among the training images that `prepare` received. `progress` is the finished share of
+    training, for losses that change during it.
+    """
 
     output: HeadOutput
     labels: Tensor  # (B, C) bool
-    indices: Tensor | None = None  # (B,) among the training images that `prepare` received
-    progress: float = 0.0  # finished share of the training in [0, 1), for losses that change on the way
+    indices: Tensor | None = None  # (B,)
+    progress: float = 0.0  # in [0, 1)
 
     @property
     def logits(self) -> Tensor:
@@ -48,7 +61,7 @@ class Batch(NamedTuple):
         return self.output.logits
 
     def rows(self, mask: Tensor) -> Batch:
-        """The images of a mask (B,)."""
+        """Return the images of a mask (B,)."""
         indices = None if self.indices is None else self.indices[mask]
         return Batch(self.output.each(lambda part: part[mask]), self.labels[mask], indices, self.progress)
 
@@ -56,15 +69,20 @@ class Batch(NamedTuple):
 class HashingLoss(nn.Module, ABC):
     """A loss of logits (B, K) and labels (B, C): the base class of all methods that train a network.
 
+        >>> class Margin(HashingLoss):
+        ...     def terms(self, batch):
+        ...         return {"margin": torch.relu(1 - batch.logits.abs()).mean(dim=1)}
+        >>> loss = Margin()(torch.randn(4, 64), torch.rand(4, 80) < 0.1)
+
     The options of a loss are the arguments of its constructor that have a default, with bounds and help in `Annotated`.
     A loss that needs `centers`, `classes`, `bits` or a `seed` has arguments of these names, which training passes. The
     parameters of the module, such as learned proxies, are trained with the head.
     """
 
-    # Options that are None by default, from all options and the number of bits.
-    filled: ClassVar[Mapping[str, Callable[[Mapping[str, Any], int], float]]] = {}
-    sizes: tuple[int | None, int | None] = (None, None)  # (C, K), if the loss fixes them
-    size_scale: float | None = None  # of class sizes, which are added to class logits that give the weights
+    derived_defaults: ClassVar[Defaults] = {}
+    sizes: tuple[int | None, int | None] = (None, None)  # (C, K), if fixed
+    # Set by a loss whose weights are softmax(class logits / size_scale): class sizes can be added to these logits.
+    size_scale: float | None = None
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         """Check the options: an unknown or impossible one is a ConfigError that names it."""
@@ -73,9 +91,9 @@ class HashingLoss(nn.Module, ABC):
 
     @classmethod
     def fill_options(cls, options: dict[str, Any], bits: int) -> dict[str, Any]:
-        """Fill in options that are None; options that exclude each other raise ConfigError."""
-        missing = {name: fill for name, fill in cls.filled.items() if options[name] is None}
-        return {**options, **{name: fill(options, bits) for name, fill in missing.items()}}
+        """Fill in derived defaults of options that are None; options that exclude each other raise ConfigError."""
+        missing = [name for name in cls.derived_defaults if options[name] is None]
+        return {**options, **{name: cls.derived_defaults[name](options, bits) for name in missing}}
 
     def prepare(self, labels: NDArray[np.bool_]) -> None:
         """Prepare for the labels (n, C) of the training images; a resumed run calls it again."""
@@ -97,7 +115,7 @@ class HashingLoss(nn.Module, ABC):
 
     def loss_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the loss () of a batch as "loss", followed by its terms () by name, detached."""
-        batch = self.checked(batch)
+        batch = self.check(batch)
         terms = self.mean_terms(batch)
         if batch.output.label_log_odds is not None:
             terms["presence"] = label_loss(batch.output.label_log_odds, batch.labels)
@@ -105,20 +123,20 @@ class HashingLoss(nn.Module, ABC):
         return {"loss": total, **{name: value.detach() for name, value in terms.items()}}
 
     def mean_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the mean () of each term, which a custom loss may have wrong: then InputError."""
-        terms, what = self.terms(batch), f"{type(self).__name__}.terms must return tensors () or (B,) by name"
+        """Compute the mean () of each term; InputError if a custom loss returns anything else than terms."""
+        terms, rule = self.terms(batch), f"{type(self).__name__}.terms must return tensors () or (B,) by name"
         if not isinstance(terms, dict):
-            raise InputError(f"{what}, got {type(terms).__name__}.")
+            raise InputError(f"{rule}, got {type(terms).__name__}.")
         for name, value in terms.items():
             if getattr(value, "shape", None) not in ((), (len(batch.labels),)):
-                raise InputError(f"{what}, got {_shown(value)} for '{name}'.")
+                raise InputError(f"{rule}, got {_type_and_shape(value)} for '{name}'.")
         return {name: value.mean() for name, value in terms.items()}
 
     @abstractmethod
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute terms (B,) or () by name, multiplied by their coefficients; the sum of their means is the loss."""
 
-    def checked(self, batch: Batch) -> Batch:
+    def check(self, batch: Batch) -> Batch:
         """Return the batch with labels of bool, or raise InputError if shapes do not fit."""
         logits, labels, (classes, bits) = batch.logits, batch.labels, self.sizes
         fits = (
@@ -134,36 +152,28 @@ class HashingLoss(nn.Module, ABC):
         )
         if not fits:
             inputs = {**batch.output._asdict(), "labels": labels}
-            shown = ", ".join(f"{name} {_shown(part)}" for name, part in inputs.items())
+            received = ", ".join(f"{name} {_type_and_shape(value)}" for name, value in inputs.items())
             raise InputError(
                 f"{type(self).__name__} expects float logits (B, {bits or 'K'}), labels (B, {classes or 'C'}) of "
-                f"bool or 0 and 1, other outputs of the head as the labels. Got {shown}."
+                f"bool or 0 and 1, other outputs of the head as the labels. Got {received}."
             )
         return batch._replace(labels=labels.bool())
 
 
-def _shown(value: Any) -> str:
+def _type_and_shape(value: Any) -> str:
     return f"{type(value).__name__} {tuple(getattr(value, 'shape', ()))}"
-
-
-def check_centers(centers: Tensor | NDArray[Any]) -> Tensor:
-    """Centers (C, K) as float32; InputError unless each has the length sqrt(K), as -1 and +1 have, also rotated."""
-    numbers = torch.as_tensor(np.array(centers) if isinstance(centers, np.ndarray) else centers)
-    numbers = numbers.detach().float()
-    fits = numbers.ndim == 2 and numbers.numel() > 0
-    if not fits or not bool(((numbers**2).mean(dim=1) - 1).abs().max() <= 1e-3):
-        raise InputError(
-            f"centers must be (C, K) of -1 and +1, got {tuple(numbers.shape)}, for example "
-            f"{numbers.flatten()[:3].tolist()}. hash_centers(classes, bits) makes them."
-        )
-    return numbers
 
 
 class CentralLoss(HashingLoss):
     """Base of the central methods: centers, labeled images of a batch, and weights over all classes.
 
-    `centers` (C, K) of -1 and +1 are a tensor or an array, as returned by `hash_centers`. `terms` receives the images
-    that have a label.
+        >>> class Distance(CentralLoss):
+        ...     def terms(self, batch):
+        ...         return {"center": (batch.logits @ self.centers.T * batch.labels).mean(dim=1).neg()}
+        >>> loss = Distance(hash_centers(classes=80, bits=64))(torch.randn(4, 64), torch.rand(4, 80) < 0.1)
+
+    Args: `centers` (C, K) of -1 and +1, a tensor or an array as returned by `hash_centers`.
+    `terms` receives the images that have a label.
     """
 
     moves_centers: ClassVar[bool] = False  # whether training changes the centers
@@ -171,7 +181,17 @@ class CentralLoss(HashingLoss):
 
     def __init__(self, centers: Tensor | NDArray[Any]) -> None:
         super().__init__()
-        self.register_buffer("centers", check_centers(centers), persistent=False)
+        # Torch warns of arrays that are read-only, as cached centers are.
+        centers = torch.as_tensor(np.array(centers) if isinstance(centers, np.ndarray) else centers)
+        centers = centers.detach().float()
+        # Rotated centers are accepted too: only the length sqrt(K) is checked.
+        fits = centers.ndim == 2 and centers.numel() and ((centers**2).mean(dim=1) - 1).abs().max() <= 1e-3
+        if not bool(fits):
+            raise InputError(
+                f"centers must be (C, K) of -1 and +1, got {tuple(centers.shape)}, for example "
+                f"{centers.flatten()[:3].tolist()}. hash_centers(classes, bits) makes them."
+            )
+        self.register_buffer("centers", centers, persistent=False)
         self.sizes = (self.centers.shape[0], self.centers.shape[1])
 
     def mean_terms(self, batch: Batch) -> dict[str, Tensor]:
@@ -183,7 +203,7 @@ class CentralLoss(HashingLoss):
     def weights(self, output: Tensor | HeadOutput, labels: Tensor) -> Tensor:
         """Compute the weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
         output = output if isinstance(output, HeadOutput) else HeadOutput(output)
-        batch = self.checked(Batch(output, labels))
+        batch = self.check(Batch(output, labels))
         slots = label_slots(batch.labels)
         return scatter_weights(self.slot_weights(batch, slots), slots, labels.shape[1])
 

@@ -1,13 +1,13 @@
 """CNNH in two stages: codes of the training images from their similarities alone, then a network to these codes.
 
-Stage 1 finds H (n, K) in [-1, 1] that minimizes || S - H H^T / K ||^2, with S (n, n): +1 where two images share a label
-(and on the diagonal), else -1, by coordinate descent. With R = H H^T - K S, the paper's Newton step of the entry H_ij is
+Stage 1 finds H (n, K) in [-1, 1] that minimizes || S - H H^T / K ||^2 by coordinate descent, with S (n, n): +1 if two
+images share a label (and on the diagonal), else -1. With R = H H^T - K S, the paper's Newton step of the entry H_ij is
 -(R h_j)_i / (h_j^T h_j + H_ij^2 + R_ii), cut so that it stays in [-1, 1].
 
-The paper moves one entry at a time and keeps R. Here the entries of one column move together for a block of rows, by
-these very steps times the common factor in [0, 1] that lowers the objective most. Rows of S are made from the labels when
-needed and H^T H (K, K) stands for H H^T, so that n = 10,000 needs 40 MB instead of 800. Stage 2 is a cross entropy
-between each bit and its code; CNNH+, which also predicts the labels, is left out.
+The paper moves one entry at a time and stores R. This module moves the entries of one column together for a block of
+rows, by these steps times the common factor in [0, 1] that lowers the objective most. Rows of S are computed from the
+labels when needed and H^T H (K, K) stands for H H^T, so that n = 10,000 needs 40 MB instead of 800. Stage 2 is a cross
+entropy between each bit and its code. CNNH+, which also predicts the labels, is not included.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from centerhash.core.errors import InputError
 from centerhash.core.options import Option
 from centerhash.losses.base import Batch, HashingLoss
 
-# At most so many rows move together, fewer if there are few images.
-_BLOCK, _BLOCKS = 512, 16
+# These many rows move together, or a sixteenth of all images if that is less.
+_MOST_BLOCK_ROWS, _LEAST_BLOCKS = 512, 16
 
 FloatArray = NDArray[np.float32]
 
 
 def similarity_rows(labels: NDArray[Any], start: int, stop: int) -> FloatArray:
-    """Rows start..stop of S (b, n) for labels (n, C): +1 where two images share a label, else -1; +1 to itself."""
+    """Return rows start..stop of S (b, n) for labels (n, C): +1 if two images share a label or are one, else -1."""
     numbers = labels.astype(np.float32, copy=False)
     rows = np.where(numbers[start:stop] @ numbers.T > 0, np.float32(1), np.float32(-1))
-    diagonal = np.arange(len(rows))
-    rows[diagonal, diagonal + start] = 1
+    np.fill_diagonal(rows[:, start:], 1)
     return rows
 
 
 def step_length(first: float, second: float, third: float, fourth: float) -> float:
-    """Factor t in [0, 1] at which first t + second t^2 + third t^3 + fourth t^4 is smallest."""
+    """Return the factor t in [0, 1] at which first t + second t^2 + third t^3 + fourth t^4 is smallest."""
     roots = np.roots([4 * fourth, 3 * third, 2 * second, first])
     inside = [float(root.real) for root in roots if abs(root.imag) < 1e-9 and 0 < root.real < 1]
     return min([0.0, *inside, 1.0], key=lambda t: t * (first + t * (second + t * (third + t * fourth))))
@@ -53,7 +52,7 @@ def descend_block(codes: FloatArray, gram: FloatArray, rows: FloatArray, start: 
     t (d h^T + h d^T) + t^2 d d^T, which makes the objective a polynomial of degree four in t.
     """
     bits = codes.shape[1]
-    block, within = codes[start : start + len(rows)], rows[:, start : start + len(rows)]
+    block, block_rows = codes[start : start + len(rows)], rows[:, start : start + len(rows)]
     products = rows @ codes  # S H on the block, (b, K)
     for j in range(bits):
         column, square = block[:, j].copy(), float(gram[j, j])
@@ -61,7 +60,7 @@ def descend_block(codes: FloatArray, gram: FloatArray, rows: FloatArray, start: 
         curvature = square + column**2 + (np.square(block).sum(axis=1) - bits)
         step = np.clip(-slope / np.maximum(curvature, np.float32(1e-6)), -1 - column, 1 - column)
         along, size = float(step @ column), float(step @ step)
-        bend = float(np.square(step @ block).sum()) - bits * float(step @ (within @ step))  # d^T R d
+        bend = float(np.square(step @ block).sum()) - bits * float(step @ (block_rows @ step))  # d^T R d
         second = 2 * bend + 2 * (size * square + along**2)
         change = np.float32(step_length(4 * float(step @ slope), second, 4 * along * size, size**2)) * step
         gram_change = change @ block
@@ -69,16 +68,17 @@ def descend_block(codes: FloatArray, gram: FloatArray, rows: FloatArray, start: 
         gram[:, j] += gram_change
         gram[j, j] += change @ change
         block[:, j] = np.clip(column + change, -1, 1)
-        products[:, j] += within @ change
+        products[:, j] += block_rows @ change
 
 
 def relaxed_codes(labels: NDArray[np.bool_], bits: int, sweeps: int, seed: int) -> FloatArray:
-    """Stage 1: H (n, K) in [-1, 1] for labels (n, C), from uniform random numbers, after `sweeps` over all entries."""
+    """Compute stage 1: H (n, K) in [-1, 1] for labels (n, C), from uniform numbers by `sweeps` over all entries."""
     numbers = labels.astype(np.float32)
     codes = np.random.default_rng(seed).uniform(-1, 1, size=(len(labels), bits)).astype(np.float32)
-    block = max(1, min(_BLOCK, len(labels) // _BLOCKS))
+    block = max(1, min(_MOST_BLOCK_ROWS, len(labels) // _LEAST_BLOCKS))
     for _ in range(sweeps):
-        gram = codes.T @ codes  # afresh in every sweep, so that rounding does not add up
+        # It is computed anew in every sweep, so that rounding does not add up.
+        gram = codes.T @ codes
         for start in range(0, len(codes), block):
             descend_block(codes, gram, similarity_rows(numbers, start, start + block), start)
     return codes
@@ -90,8 +90,12 @@ class CNNHLoss(HashingLoss):
     Supervised Hashing for Image Retrieval via Image Representation Learning,
     https://ojs.aaai.org/index.php/AAAI/article/view/8952
 
-    Args: number of `bits` (K); `seed` draws the start of stage 1.
-    Shape: logits (B, K), labels (B, C) and `indices` (B,) of the images among those of `prepare` to a scalar.
+        >>> loss, labels = CNNHLoss(bits=64, sweeps=5), torch.rand(100, 80) < 0.1
+        >>> loss.prepare(labels.numpy())
+        >>> loss(torch.randn(4, 64, requires_grad=True), labels[:4], indices=torch.arange(4)).backward()
+
+    Args: number of `bits` (K), `seed` of the start of stage 1, and the options of the signature.
+    Shape: logits (B, K), labels (B, C) and `indices` (B,) of the images among those of `prepare` to a scalar ().
     """
 
     codes: Tensor
@@ -105,7 +109,7 @@ class CNNHLoss(HashingLoss):
     ) -> None:
         super().__init__()
         self.sizes, self.sweeps, self.seed = (None, bits), sweeps, seed
-        # not stored: `prepare` makes it again before a run is resumed, and only training needs it
+        # Not stored, since only training needs it: a resumed run calls `prepare` again.
         self.register_buffer("codes", torch.empty(0, bits), persistent=False)
 
     def prepare(self, labels: NDArray[np.bool_]) -> None:

@@ -18,31 +18,37 @@ from centerhash.losses.orthohash import OrthoHashLoss
 from centerhash.weights import equal_weights
 
 
-def reassigned(sums: NDArray[Any], counts: NDArray[Any], codebook: Codes, heads: int) -> Codes:
-    """Give each class (C,) the code of the codebook (M, K) nearest to its images, head by head; no code twice in a head.
+def reassign(sums: NDArray[Any], counts: NDArray[Any], codebook: Codes, heads: int) -> Codes:
+    """Assign each class (C,) the code of the codebook (M, K) nearest to its images, head by head, as centers (C, K).
 
     `sums` (C, K) are the codes of each class's images added up, and `counts` (C,) their number: frequent classes choose
-    first. A head is a run of bits, for which classes are assigned anew.
+    first. A head is a run of bits, in which no code is assigned twice.
     """
     order = np.argsort(-counts, kind="stable")
     centers = np.empty((len(sums), codebook.shape[1]), dtype=np.int8)
     for head in np.array_split(np.arange(codebook.shape[1]), heads):
-        free = np.ones(len(codebook), dtype=bool)
+        available = np.ones(len(codebook), dtype=bool)
         part = codebook[:, head].astype(np.float64)
         for label in order.tolist():
-            nearest = int(np.where(free, part @ sums[label, head], -np.inf).argmax())
+            nearest = int(np.where(available, part @ sums[label, head], -np.inf).argmax())
             centers[label, head] = codebook[nearest, head]
-            free[nearest] = False
+            available[nearest] = False
     return centers
 
 
 class CRHLoss(OrthoHashLoss):
     """CRH (Yin et al., 2026): OrthoHash, whose classes choose the codes nearest to their images again and again.
 
-    Codebook-Centric Deep Hashing: Joint Learning of Semantic Hash Centers and Hash Function.
+    Codebook-Centric Deep Hashing: End-to-End Joint Learning of Semantic Hash Centers and Neural Hash Function,
+    https://arxiv.org/abs/2511.12162
 
-    Args: `centers` (C, K) of -1 and +1, the first codes of the codebook; `seed` draws more.
-    Shape: logits (B, K) and labels (B, C) to a scalar; `progress` in [0, 1) counts the rounds.
+        >>> loss = CRHLoss(hash_centers(classes=80, bits=64), rounds=3)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels, progress=0.5).backward()
+
+    Args: `centers` (C, K) of -1 and +1, the first codes of the codebook, `seed` of its other codes, and the options of
+    the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar (); `progress` in [0, 1) counts the rounds.
     """
 
     moves_centers = True
@@ -67,17 +73,17 @@ class CRHLoss(OrthoHashLoss):
         super().__init__(centers, scale=scale, margin=margin)
         self.gamma, self.rounds, self.heads = gamma, rounds, heads
         classes, bits = self.centers.shape
-        first = self.centers.numpy().astype(np.int8)
-        more = min((codebook - 1) * classes, 2 ** min(bits, 62) // 4)
-        self.codes = np.concatenate([first, hash_centers(more, bits, seed, "random")]) if more else first
-        # All that a resumed run needs is stored with a checkpoint.
+        self.codebook = self.centers.numpy().astype(np.int8)
+        if count := min((codebook - 1) * classes, 2 ** min(bits, 62) // 4):
+            self.codebook = np.concatenate([self.codebook, hash_centers(count, bits, seed, "random")])
+        # A checkpoint stores all that a resumed run needs.
         self.register_buffer("centers", self.centers)
         self.register_buffer("sums", torch.zeros(classes, bits))
         self.register_buffer("counts", torch.zeros(classes))
         self.register_buffer("stage", torch.zeros((), dtype=torch.long))
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the loss (B,) of the current centers; at the start of a stage classes choose theirs first."""
+        """Compute the loss (B,) of the current centers, which are reassigned at the start of a stage."""
         stage = int(batch.progress * self.rounds)
         if stage != int(self.stage):
             self._reassign()
@@ -85,13 +91,13 @@ class CRHLoss(OrthoHashLoss):
         logits, shares = batch.logits, equal_weights(batch.labels, self.sums.dtype)
         self.sums += shares.T @ torch.tanh(logits.detach() / 2).to(self.sums.dtype)
         self.counts += shares.sum(dim=0)
-        rounding = self.gamma * squared_quantization(logits) / logits.shape[1]
-        return {**super().terms(batch), "quantization": rounding}
+        quantization = self.gamma * squared_quantization(logits) / logits.shape[1]
+        return {**super().terms(batch), "quantization": quantization}
 
     def _reassign(self) -> None:
         """Reassign the centers by the images of the stage that ends, unless two would be equal."""
         if self.counts.any():
-            centers = reassigned(self.sums.cpu().numpy(), self.counts.cpu().numpy(), self.codes, self.heads)
+            centers = reassign(self.sums.cpu().numpy(), self.counts.cpu().numpy(), self.codebook, self.heads)
             if len(np.unique(centers, axis=0)) == len(centers):
                 self.centers.copy_(torch.from_numpy(centers))
         self.sums.zero_()

@@ -10,12 +10,7 @@ from torch.nn.functional import softplus
 
 from centerhash.core.options import Option
 from centerhash.losses.base import Batch, CentralLoss
-from centerhash.losses.functional import (
-    majority_center,
-    quantization_loss,
-    random_code,
-    squared_quantization,
-)
+from centerhash.losses.functional import majority_center, quantization_loss, random_code, squared_quantization
 
 
 class CSQLoss(CentralLoss):
@@ -23,7 +18,12 @@ class CSQLoss(CentralLoss):
 
     Central Similarity Quantization for Efficient Image and Video Retrieval, https://arxiv.org/abs/1908.00347
 
-    Args: `centers` (C, K) of -1 and +1; `seed` draws the vector for tied bits.
+        >>> loss = CSQLoss(hash_centers(classes=80, bits=64), gamma=0.1)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: `centers` (C, K) of -1 and +1, `seed` of the vector for tied bits, and the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
     tie_vector: Tensor
@@ -44,11 +44,10 @@ class CSQLoss(CentralLoss):
         self.register_buffer("tie_vector", random_code(centers.shape[1], seed), persistent=False)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the BCE to the target and the quantization loss, both per bit."""
-        logits = batch.logits
+        """Compute the binary cross entropy to the target and the quantization loss, both per bit."""
+        logits, bits = batch.logits, batch.logits.shape[1]
         target = majority_center(batch.labels, self.centers, self.tie_vector)
-        distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
         return {
-            "center": distance,
-            "quantization": self.gamma * self.quantization(logits) / logits.shape[1],
+            "center": softplus(-target * logits).mean(dim=1),
+            "quantization": self.gamma * self.quantization(logits) / bits,
         }

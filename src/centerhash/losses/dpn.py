@@ -14,12 +14,12 @@ from centerhash.losses.functional import majority_center, random_code
 
 
 def polarization(logits: Tensor, targets: Tensor, margin: float) -> Tensor:
-    """Polarization loss (B, ...), per bit: [m - z t]+ of logits and targets (..., K) in {-1, +1}."""
+    """Compute the polarization loss (B,), per bit: [m - z t]+ of logits and targets (B, K) in {-1, +1}."""
     return torch.relu(margin - logits * targets).mean(dim=-1)
 
 
 def polarization_to_centers(logits: Tensor, centers: Tensor, margin: float) -> Tensor:
-    """Polarization loss (B, C) of logits (B, K) to each of the centers (C, K).
+    """Compute the polarization loss (B, C) of logits (B, K) to each of the centers (C, K).
 
     A bit's loss depends on its center's sign alone, so that two matrix products stand for a (B, C, K) tensor.
     """
@@ -34,7 +34,12 @@ class DPNLoss(CentralLoss):
     Deep Polarized Network for Supervised Learning of Accurate Binary Hashing Codes,
     https://www.ijcai.org/proceedings/2020/115
 
-    Args: `centers` (C, K) of -1 and +1; `seed` draws the vector for tied bits.
+        >>> loss = DPNLoss(hash_centers(classes=80, bits=64), margin=0.5)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: `centers` (C, K) of -1 and +1, `seed` of the vector for tied bits, and the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
     tie_vector: Tensor

@@ -15,6 +15,13 @@ class DPSHLoss(HashingLoss):
     """DPSH (Li et al., 2016): logistic likelihood of the pairs of plain logits, and their distance to the signs.
 
     Feature Learning based Deep Supervised Hashing with Pairwise Labels, https://arxiv.org/abs/1511.03855
+
+        >>> loss = DPSHLoss(quantization=0.1)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar (), for any C and K.
     """
 
     def __init__(
@@ -33,6 +40,6 @@ class DPSHLoss(HashingLoss):
         logits = batch.logits
         losses = logistic_loss(logits @ logits.T, shared_labels(batch.labels), self.slope)
         return {
-            "pair": masked_mean(losses, different_images(len(logits), logits.device)),
+            "pair": masked_mean(losses, different_images(logits)),
             "quantization": self.quantization * (logits.abs() - 1).square().mean(dim=1),
         }

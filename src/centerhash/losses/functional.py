@@ -23,7 +23,7 @@ SMALLEST_NORM = 1e-6
 
 
 def label_loss(log_odds: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy () of the labels' log-odds (B, C) with labels (B, C): summed over C, mean over B."""
+    """Compute the cross entropy () of the labels' log-odds (B, C) with labels (B, C): summed over C, mean over B."""
     losses = binary_cross_entropy_with_logits(log_odds, labels.to(log_odds.dtype), reduction="none")
     return losses.sum(1).mean()
 
@@ -32,7 +32,7 @@ def label_loss(log_odds: Tensor, labels: Tensor) -> Tensor:
 
 
 def center_distances(logits: Tensor, centers: Tensor) -> Tensor:
-    """Binary cross entropy (B, C) between codes and centers, Eq. (2) with the sign of a distance.
+    """Compute the binary cross entropy (B, C) between codes and centers, Eq. (2) with the sign of a distance.
 
     d_ij = -sum_k [ t_jk log b_ik + (1 - t_jk) log(1 - b_ik) ] with targets t = (v + 1) / 2. From logits z
     this is sum_k [ softplus(z_k) - z_k / 2 ] - <z, v> / 2: finite, and one matrix product for all centers.
@@ -42,33 +42,33 @@ def center_distances(logits: Tensor, centers: Tensor) -> Tensor:
 
 
 def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
-    """Cosine (B, C) between logits and centers, in [-1, 1]; every center has the length sqrt(K)."""
+    """Compute the cosine (B, C) between logits and centers, in [-1, 1]; every center has the length sqrt(K)."""
     return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
 
 
 def weighted_distance(weights: Tensor, distances: Tensor) -> Tensor:
-    """Omega (B,) = sum_j w_j d_j, Eq. (3)."""
+    """Compute Omega (B,) = sum_j w_j d_j, Eq. (3)."""
     return (weights * distances).sum(dim=1)
 
 
 def majority_center(labels: Tensor, centers: Tensor, tie_vector: Tensor) -> Tensor:
-    """CSQ's one target (B, K): sign of the sum of the labels' centers, tied bits from one vector (K,)."""
+    """Return CSQ's one target (B, K): sign of the sum of the labels' centers, tied bits from one vector (K,)."""
     total = labels.to(centers.dtype) @ centers
     return torch.where(total == 0, tie_vector, total.sign())
 
 
 def random_code(bits: int, seed: int) -> Tensor:
-    """One code (K,) of -1 and +1 for tied bits, drawn once from the seed."""
+    """Draw one code (K,) of -1 and +1 for tied bits."""
     return torch.randint(0, 2, (bits,), generator=torch.Generator().manual_seed(seed)).float() * 2 - 1
 
 
 def quantization_loss(logits: Tensor) -> Tensor:
-    """J_q per image (B,) = sum_k log cosh(|2 b_k - 1| - 1), Eq. (11), with 2b - 1 = tanh(logit / 2)."""
+    """Compute J_q per image (B,) = sum_k log cosh(|2 b_k - 1| - 1), Eq. (11), with 2b - 1 = tanh(logit / 2)."""
     return log_cosh(torch.tanh(logits / 2).abs() - 1).sum(dim=1)
 
 
 def squared_quantization(logits: Tensor) -> Tensor:
-    """CSQ's quantization per image (B,) = sum_k (|2 b_k - 1| - 1)^2, as its authors' code has it."""
+    """Compute the quantization loss of CSQ's released code per image (B,) = sum_k (|2 b_k - 1| - 1)^2."""
     return (torch.tanh(logits / 2).abs() - 1).square().sum(dim=1)
 
 
@@ -76,23 +76,23 @@ def squared_quantization(logits: Tensor) -> Tensor:
 
 
 def shared_labels(labels: Tensor) -> Tensor:
-    """Whether two images share a label, (B, B) bool, for labels (B, C) bool."""
+    """Return whether two images share a label, (B, B) bool, for labels (B, C) bool."""
     numbers = labels.float()
     return numbers @ numbers.T > 0
 
 
-def different_images(count: int, device: torch.device) -> Tensor:
-    """Pairs (B, B) bool of two different images."""
-    return ~torch.eye(count, dtype=torch.bool, device=device)
+def different_images(rows: Tensor) -> Tensor:
+    """Return the pairs (B, B) bool of two different images, for any rows (B, ...)."""
+    return ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the values in the mask; 0 with a gradient of 0 when there is none."""
+    """Compute the mean of the values in the mask; 0 with a gradient of 0 if the mask is empty."""
     return torch.where(mask, values, 0).sum() / mask.sum().clamp_min(1)
 
 
 def balanced_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
-    """Weighted mean over S of values (B, B): weights |S| / |S1| for similar pairs, |S| / |S0| for the others.
+    """Compute the weighted mean over S of values (B, B): |S| / |S1| for similar pairs, |S| / |S0| for the others.
 
     Eq. (2) of HashNet, and DCH's. It is the mean over S1 plus the mean over S0, both counted in this batch; the
     papers count them in all training images.
@@ -101,7 +101,7 @@ def balanced_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
 
 
 def logistic_loss(products: Tensor, similar: Tensor, slope: float) -> Tensor:
-    """Negative log-likelihood (B, B) of similarities: log(1 + exp(x)) - s x with x = slope * <u_i, u_j>.
+    """Compute the negative log-likelihood (B, B) of similarities: log(1 + exp(x)) - s x, x = slope * <u_i, u_j>.
 
     For inner products (B, B) of relaxed codes. DPSH has the slope 1/2, DHN's authors 1, HashNet's Eq. (4) alpha,
     IDHN's authors 5 / K.
@@ -111,6 +111,6 @@ def logistic_loss(products: Tensor, similar: Tensor, slope: float) -> Tensor:
 
 
 def squared_distance(left: Tensor, right: Tensor) -> Tensor:
-    """Squared Euclidean distances (B, M) between rows (B, K) and (M, K): of codes, four times Hamming's."""
+    """Compute squared Euclidean distances (B, M) of rows (B, K) and (M, K): of codes, four times Hamming's."""
     squares = (left * left).sum(dim=1)[:, None] + (right * right).sum(dim=1)
     return squares - 2 * left @ right.T

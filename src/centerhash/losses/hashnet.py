@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from centerhash.core.options import Option
-from centerhash.losses.base import Batch, HashingLoss
+from centerhash.losses.base import Batch, Defaults, HashingLoss
 from centerhash.losses.functional import balanced_mean, different_images, logistic_loss, shared_labels
 
 
 def weighted_mean(values: Tensor, similar: Tensor, pairs: Tensor, weight: float) -> Tensor:
-    """Mean over S of values (B, B) in which a similar pair counts `weight` times; 0 without pairs.
+    """Compute the mean over S of values (B, B) in which a similar pair counts `weight` times; 0 without pairs.
 
-    As HashNet's authors have it, with their class_num for the weight: 1 is the plain mean.
+    `weight` is `class_num` of HashNet's authors: 1 is the plain mean.
     """
     counts = torch.where(similar, weight, 1.0) * pairs
     return (counts * values).sum() / counts.sum().clamp_min(min(weight, 1.0))
 
 
 def continuous_similarity(labels: Tensor) -> Tensor:
-    """Factor (B, B) of similar pairs in HashNet's code: 4 |y_i and y_j|^2 / (|y_i| |y_j|); 0 for all others."""
+    """Compute the factor (B, B) of similar pairs in HashNet's code: 4 |y_i and y_j|^2 / (|y_i| |y_j|); else 0."""
     numbers = labels.float()
     common, counts = numbers @ numbers.T, numbers.sum(dim=1).clamp_min(1)
     return 4 * common**2 / (counts[:, None] * counts)
 
 
 def continuation(progress: float, stages: int, last: float) -> float:
-    """HashNet's beta at the share `progress` in [0, 1) of the training: from 1 to `last` in equal stages.
+    """Return HashNet's beta at the share `progress` in [0, 1) of the training: from 1 to `last` in equal stages.
 
     The square grows by the same amount from stage to stage, so beta grows fast at first and slowly later.
     """
@@ -44,14 +43,20 @@ def continuation(progress: float, stages: int, last: float) -> float:
 class HashNetLoss(HashingLoss):
     """HashNet (Cao et al., 2017): weighted likelihood of the pairs, of codes tanh(beta z) with beta growing.
 
-    HashNet: Deep Learning to Hash by Continuation, https://arxiv.org/abs/1702.00758. The continuation replaces a
-    quantization loss. The stages have equal length, and the last beta is finite.
+    HashNet: Deep Learning to Hash by Continuation, https://arxiv.org/abs/1702.00758
 
-    Shape: logits (B, K) and labels (B, C) to a scalar, for any C and K; `progress` in [0, 1) selects beta.
+        >>> loss = HashNetLoss(last_beta=7.141, class_num=1.0)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels, progress=0.5).backward()
+
+    The continuation replaces a quantization loss. The stages have equal length, and the last beta is finite.
+
+    Args: the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar (), for any C and K; `progress` in [0, 1) selects beta.
     """
 
     # The sigmoid has the same range at every length.
-    filled = MappingProxyType({"alpha": lambda options, bits: 10 / bits})
+    derived_defaults: ClassVar[Defaults] = {"alpha": lambda options, bits: 10 / bits}
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class HashNetLoss(HashingLoss):
         losses = logistic_loss(codes @ codes.T, similar, self.alpha or 10 / codes.shape[1])
         if self.continuous:
             losses = torch.where(similar, continuous_similarity(batch.labels) * losses, losses)
-        pairs = different_images(len(codes), codes.device)
+        pairs = different_images(codes)
         if self.class_num:
             return {"pair": weighted_mean(losses, similar, pairs, self.class_num)}
         return {"pair": balanced_mean(losses, similar, pairs)}

@@ -18,9 +18,9 @@ _MISSED = {(5, 12): 4, (6, 16): 6, (8, 16): 5, (6, 24): 10, (7, 32): 14, (7, 48)
 
 
 def code_distance(classes: int, bits: int) -> int:
-    """Distance of the best known linear code of 2^k >= C words of K bits.
+    """Return the distance of the best known linear code of 2^k >= C words of K bits.
 
-    That of the Griesmer bound, the largest d with sum_i ceil(d / 2^i) <= K over i < k, but where no code meets it.
+    This is the Griesmer bound, the largest d with sum_i ceil(d / 2^i) <= K over i < k, unless no code meets it.
     """
     dimension = max(1, (classes - 1).bit_length())
     allowed = (d for d in range(1, bits + 1) if sum(-(-d // 2**i) for i in range(dimension)) <= bits)
@@ -28,7 +28,7 @@ def code_distance(classes: int, bits: int) -> int:
 
 
 def cosine_threshold(classes: int, bits: int) -> float:
-    """HyP2's zeta(K, C): the cosine 1 - 2 d / K that C codes of K bits can all keep from each other.
+    """Return HyP2's zeta(K, C): the cosine 1 - 2 d / K that C codes of K bits can all keep from each other.
 
     Never below 0, although two or three classes could be opposite: images with both labels need them near.
     """
@@ -36,12 +36,12 @@ def cosine_threshold(classes: int, bits: int) -> float:
 
 
 def irrelevant_pairs(labels: Tensor) -> Tensor:
-    """Pairs (B, B) bool that share no label, both images with at least two labels of their own.
+    """Return the pairs (B, B) bool of images with at least two labels each that share none.
 
-    The proxies keep images with one label apart by themselves; between those of several labels they cannot.
+    The proxies alone separate images with one label, but not images with several.
     """
     several = labels.sum(dim=1) > 1
-    pairs = different_images(len(labels), labels.device) & ~shared_labels(labels)
+    pairs = different_images(labels) & ~shared_labels(labels)
     return pairs & several[:, None] & several
 
 
@@ -50,7 +50,13 @@ class HyP2Loss(HashingLoss):
 
     HyP2 Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval, https://arxiv.org/abs/2208.06866
 
-    Args: numbers of `classes` (C) and `bits` (K); `seed` draws the proxies (C, K), which are trained.
+        >>> loss = HyP2Loss(classes=80, bits=64, beta=1.0)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: numbers of `classes` (C) and `bits` (K), `seed` of the proxies, and the options of the signature.
+    The proxies (C, K) are parameters: the optimizer needs them.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
     def __init__(
@@ -71,8 +77,8 @@ class HyP2Loss(HashingLoss):
         self.sizes = (classes, bits)
         self.zeta = cosine_threshold(classes, bits) if zeta is None else zeta
         self.beta, self.tanh = beta, tanh
-        draw = torch.randn(classes, bits, generator=torch.Generator().manual_seed(seed))
-        self.proxies = nn.Parameter(draw * math.sqrt(2 / classes) if kaiming else draw)
+        normal = torch.randn(classes, bits, generator=torch.Generator().manual_seed(seed))
+        self.proxies = nn.Parameter(normal * math.sqrt(2 / classes) if kaiming else normal)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute 1 - cosine to the proxies of the labels, [cosine - zeta]+ to the others, and of irrelevant pairs.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Option
-from centerhash.losses.base import Batch, CentralLoss
+from centerhash.losses.base import Batch, CentralLoss, Defaults
 from centerhash.losses.functional import center_distances, quantization_loss, weighted_distance
 from centerhash.weights import (
     Form,
@@ -28,13 +28,13 @@ from centerhash.weights import (
 
 Solver: TypeAlias = Literal["exact", "pgd", "printed"]
 
-PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
+PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2, by bits
 
 
 def central_loss(
     weights: Tensor, distances: Tensor, mask: Tensor, beta: float, form: Form, normalized: bool
 ) -> Tensor:
-    """J1 per image (B,): -log p(Omega), Eq. (4) for `joint`, Eq. (8) for `per_center`.
+    """Compute J1 per image (B,): -log p(Omega), Eq. (4) and (7), for `joint`, Eq. (8) for `per_center`.
 
     Normalized: `scaled_softplus`, so that beta does not scale the loss. As printed, `joint` is softplus(beta x) and
     `per_center` is beta * softplus(x), which all but vanish for small beta.
@@ -47,19 +47,19 @@ def central_loss(
     return (per_center * mask).sum(dim=1)
 
 
-def default_beta(bits: int, per_bit: bool) -> float:
-    """Slope of the sigmoid: 0.001 for distances per bit, the paper's of the nearest length for summed ones."""
+def default_beta(options: Mapping[str, Any], bits: int) -> float:
+    """Return the slope of the sigmoid: 0.001 for distances per bit, the paper's of the nearest length for summed ones."""
     nearest = min(PRINTED_BETA, key=lambda length: abs(length - bits))
-    return 0.001 if per_bit else PRINTED_BETA[nearest]
+    return 0.001 if options["per_bit"] else PRINTED_BETA[nearest]
 
 
-def default_entropy(bits: int, per_bit: bool) -> float:
-    """Lambda: (K / 32)^3 / 4 for distances per bit, as a validation split preferred; the paper's .01 for summed ones.
+def default_entropy(options: Mapping[str, Any], bits: int) -> float:
+    """Return lambda: (K / 32)^3 / 4 for distances per bit, as a validation split preferred; 0.01 for summed ones.
 
-    At 16 bits few centers can be near one code, so it pays to follow the nearest ones (.03); at 64 bits there is room for
-    more (2).
+    At 16 bits few centers can be near one code, so it pays to follow the nearest ones (0.03). At 64 bits there is room
+    for more (2).
     """
-    return bits**3 / 131072 if per_bit else 0.01
+    return bits**3 / 131072 if options["per_bit"] else 0.01
 
 
 class EWCSLoss(CentralLoss):
@@ -67,7 +67,12 @@ class EWCSLoss(CentralLoss):
 
     Sec. 4.5.1 of the ICS paper, https://arxiv.org/abs/2108.05274
 
-    Args: `centers` (C, K) of -1 and +1.
+        >>> loss = EWCSLoss(hash_centers(classes=80, bits=64), gamma=0.5)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: `centers` (C, K) of -1 and +1, and the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
     def __init__(
@@ -80,28 +85,30 @@ class EWCSLoss(CentralLoss):
         self.gamma = gamma
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute the mean BCE to the labels' centers and the quantization loss, both per bit."""
+        """Compute Omega of Eq. (3) with equal weights and the quantization loss, both per bit."""
         logits, bits = batch.logits, batch.logits.shape[1]
-        equal = equal_weights(batch.labels, logits.dtype)
-        omega = weighted_distance(equal, center_distances(logits, self.centers))
+        weights = equal_weights(batch.labels, logits.dtype)
+        omega = weighted_distance(weights, center_distances(logits, self.centers))
         return {"center": omega / bits, "quantization": self.gamma * quantization_loss(logits) / bits}
 
 
 class ICSLoss(CentralLoss):
     """ICS (Zhang and Peng, 2021): all centers of an image's labels, with weights that are solved per image.
 
-    Instance-weighted Central Similarity for Multi-label Image Retrieval, https://arxiv.org/abs/2108.05274.
-    docs/explanation/paper.md lists where the defaults leave the printed form, and why.
+    Instance-weighted Central Similarity for Multi-label Image Retrieval, https://arxiv.org/abs/2108.05274
 
-    Args: `centers` (C, K) of -1 and +1.
+        >>> loss = ICSLoss(hash_centers(classes=80, bits=64), gamma=0.05)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    The equations are functions: (2), (3) and (11) in `losses.functional`, (4), (7) and (8) in `central_loss`, (9), (10)
+    and (13) to (15) in `weights`. docs/explanation/paper.md lists where the defaults leave the printed form, and why.
+
+    Args: `centers` (C, K) of -1 and +1, and the options of the signature. `beta` and `entropy` depend on K by default.
+    Shape: logits (B, K) and labels (B, C) to a scalar (). With `keep`, also `indices` (B,) of the images.
     """
 
-    filled = MappingProxyType(
-        {
-            "beta": lambda options, bits: default_beta(bits, options["per_bit"]),
-            "entropy": lambda options, bits: default_entropy(bits, options["per_bit"]),
-        }
-    )
+    derived_defaults: ClassVar[Defaults] = {"beta": default_beta, "entropy": default_entropy}
     kept: Tensor
 
     def __init__(
@@ -131,20 +138,24 @@ class ICSLoss(CentralLoss):
         ] = False,
     ) -> None:
         super().__init__(centers)
-        _check_solver(solver, form, keep)
         bits = centers.shape[1]
+        options = {"solver": solver, "form": form, "keep": keep, "per_bit": per_bit}
+        options = self.fill_options({**options, "beta": beta, "entropy": entropy}, bits)
+        self.beta, self.entropy = float(options["beta"]), float(options["entropy"])
         self.solver, self.form, self.normalized, self.gamma = solver, form, normalized, gamma
         self.rate, self.steps, self.keep = rate, steps, keep
-        self.beta = default_beta(bits, per_bit) if beta is None else beta
-        self.entropy = default_entropy(bits, per_bit) if entropy is None else entropy
         self.scale = 1 / bits if per_bit else 1.0
         if keep:
-            self.register_buffer("kept", torch.empty(0, 0))  # (n, L), stored with a checkpoint
+            # Weights (n, L) of the training images, stored with a checkpoint.
+            self.register_buffer("kept", torch.empty(0, 0))
 
     @classmethod
     def fill_options(cls, options: dict[str, Any], bits: int) -> dict[str, Any]:
         """Fill in beta and lambda; the exact solver has one form, and no start."""
-        _check_solver(options["solver"], options["form"], options["keep"])
+        if options["solver"] == "exact" and options["form"] == "per_center":
+            raise ConfigError("form=per_center has no exact solver: choose solver=pgd or solver=printed.")
+        if options["solver"] == "exact" and options["keep"]:
+            raise ConfigError("keep=true needs solver=pgd or solver=printed: the exact solver has no start.")
         return super().fill_options(options, bits)
 
     def prepare(self, labels: NDArray[np.bool_]) -> None:
@@ -154,7 +165,7 @@ class ICSLoss(CentralLoss):
             self.kept = equal_weights(mask).to(self.centers)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute Algorithm 1 for one batch: J1 of Eq. (4) or (8) with fixed weights, and gamma J_q of Eq. (12).
+        """Compute Algorithm 1 for one batch: J1 of Eq. (7) or (8) with fixed weights, and gamma J_q of Eq. (12).
 
         lambda R does not depend on the network and is omitted.
         """
@@ -184,10 +195,3 @@ class ICSLoss(CentralLoss):
         if self.solver == "printed":
             return printed_weights(distances, mask, entropy, self.rate, self.steps, start)
         return pgd_weights(distances, mask, beta, entropy, self.rate, self.steps, self.form, start)
-
-
-def _check_solver(solver: Solver, form: Form, keep: bool) -> None:
-    if solver == "exact" and form == "per_center":
-        raise ConfigError("form=per_center has no exact solver: choose solver=pgd or solver=printed.")
-    if solver == "exact" and keep:
-        raise ConfigError("keep=true needs solver=pgd or solver=printed: the exact solver has no start.")

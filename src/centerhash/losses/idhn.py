@@ -14,7 +14,7 @@ from centerhash.losses.functional import different_images, logistic_loss, masked
 
 
 def label_cosine(labels: Tensor) -> Tensor:
-    """IDHN's similarity (B, B): cosine |y_i and y_j| / sqrt(|y_i| |y_j|) of labels; 0 with an image without any."""
+    """Compute the cosine (B, B) |y_i and y_j| / sqrt(|y_i| |y_j|) of labels (B, C); 0 for an image without labels."""
     unit = normalize(labels.float(), dim=1)
     return unit @ unit.T
 
@@ -24,6 +24,13 @@ class IDHNLoss(HashingLoss):
 
     Improved Deep Hashing with Soft Pairwise Similarity for Multi-label Image Retrieval,
     https://arxiv.org/abs/1803.02987. Options have the names of the paper; the authors' code calls lambda alpha.
+
+        >>> loss = IDHNLoss(alpha=5.0, gamma=0.1)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar (), for any C and K.
     """
 
     def __init__(
@@ -50,6 +57,6 @@ class IDHNLoss(HashingLoss):
         hard_losses = logistic_loss(products, similarity, self.alpha / bits)
         losses = torch.where(hard, hard_losses, self.gamma * soft_losses)
         return {
-            "pair": masked_mean(losses, different_images(len(codes), codes.device)),
+            "pair": masked_mean(losses, different_images(codes)),
             "quantization": self.quantization * (codes.abs() - 1).abs().mean(),
         }

@@ -16,19 +16,19 @@ from centerhash.core.options import Option
 from centerhash.losses.base import Batch
 from centerhash.losses.ics import ICSLoss
 
-# LSCSH holds a number for every pair of classes.
+# LSCSH stores a number for every pair of classes.
 MOST_CLASSES = 4096
 
 
 def center_cosines(centers: Tensor) -> Tensor:
-    """Cosines (P,) of all pairs of different centers (C, K), each pair once."""
+    """Compute the cosines (P,) of all pairs of different centers (C, K), each pair once."""
     unit = normalize(centers, dim=1)
     first, second = torch.triu_indices(len(centers), len(centers), offset=1, device=centers.device)
     return (unit @ unit.T)[first, second]
 
 
 def relation_loss(cosines: Tensor, related: Tensor) -> Tensor:
-    """Sum over pairs () of s log(s / h): s = (1 + related) / 2 of the classes, h = (1 + cosine) / 2 of their centers."""
+    """Sum s log(s / h) over pairs, (): s = (1 + related) / 2 of two classes, h = (1 + cosine) / 2 of their centers."""
     classes, centers = (1 + related) / 2, ((1 + cosines) / 2).clamp_min(1e-6)
     return (classes * torch.log(classes / centers)).sum()
 
@@ -38,7 +38,13 @@ class LSCSHLoss(ICSLoss):
 
     Label-affinity Self-adaptive Central Similarity Hashing for Image Retrieval, IEEE Transactions on Multimedia 2023.
 
-    Args: `centers` (C, K) of -1 and +1, from which learning starts. All other options are those of `ICSLoss`.
+        >>> loss = LSCSHLoss(hash_centers(classes=80, bits=64), alpha_2=0.5)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: `centers` (C, K) of -1 and +1, from which learning starts, the options of the signature and of `ICSLoss`.
+    The centers are a parameter: the optimizer needs it. `prepare(labels)` relates the classes that share images.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
     moves_centers = True
@@ -58,7 +64,7 @@ class LSCSHLoss(ICSLoss):
         super().__init__(centers, gamma=gamma, **options)
         if len(self.centers) > MOST_CLASSES:
             raise ConfigError(
-                f"LSCSH relates every pair of classes and takes at most {MOST_CLASSES}, got {len(self.centers)}: train "
+                f"LSCSH relates every pair of classes and accepts at most {MOST_CLASSES}, got {len(self.centers)}: train "
                 "csq or ics."
             )
         self.alpha_1, self.alpha_2 = alpha_1, alpha_2

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from centerhash.core.options import Option
-from centerhash.losses.base import Batch, CentralLoss
+from centerhash.losses.base import Batch, CentralLoss, Defaults
 from centerhash.losses.functional import (
     SMALLEST_NORM,
     center_similarities,
@@ -21,20 +20,20 @@ from centerhash.losses.functional import (
     shared_labels,
 )
 
-# From this probability of a wrong center on the loss grows no more: it stays finite.
+# The loss of a wrong center stays finite: it no longer grows from this probability on.
 _LARGEST_PROBABILITY = 1 - 1e-6
 
 
 def choice_loss(similarities: Tensor, labels: Tensor, scale: float) -> Tensor:
-    """Loss (B,) of p = softmax(scale * cosine) (B, C): mean over classes of -log p_j at labels, else -log(1 - p_j)."""
+    """Compute the mean (B,) over C of -log p_j at labels, else -log(1 - p_j), with p = softmax(scale * cosine)."""
     scores = scale * similarities
-    surprise = torch.logsumexp(scores, dim=1, keepdim=True) - scores
-    others = -torch.log1p(-torch.exp(-surprise).clamp_max(_LARGEST_PROBABILITY))
-    return torch.where(labels, surprise, others).mean(dim=1)
+    positive = torch.logsumexp(scores, dim=1, keepdim=True) - scores
+    negative = -torch.log1p(-torch.exp(-positive).clamp_max(_LARGEST_PROBABILITY))
+    return torch.where(labels, positive, negative).mean(dim=1)
 
 
 def attraction(logits: Tensor) -> Tensor:
-    """Loss (B, B) of pairs that share a label: log(1 + exp((1 - cosine) / 2)) of codes tanh(z)."""
+    """Compute the loss (B, B) of pairs that share a label: log(1 + exp((1 - cosine) / 2)) of codes tanh(z)."""
     unit = normalize(torch.tanh(logits), dim=1, eps=SMALLEST_NORM)
     return softplus((1 - unit @ unit.T) / 2)
 
@@ -42,13 +41,19 @@ def attraction(logits: Tensor) -> Tensor:
 class MDSHLoss(CentralLoss):
     """MDSH (Wang et al., 2023): one binary decision per class by a softmax over all centers, and a pair loss.
 
-    Deep Hashing with Minimal-Distance-Separated Hash Centers, CVPR 2023. Its first stage creates the centers:
-    `hash_centers(..., kind="mdsh")`.
+    Deep Hashing with Minimal-Distance-Separated Hash Centers,
+    https://openaccess.thecvf.com/content/CVPR2023/html/Wang_Deep_Hashing_With_Minimal-Distance-Separated_Hash_Centers_CVPR_2023_paper.html
 
-    Args: `centers` (C, K) of -1 and +1.
+        >>> loss = MDSHLoss(hash_centers(classes=80, bits=16, kind="mdsh"))
+        >>> logits, labels = torch.randn(4, 16, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    Args: `centers` (C, K) of -1 and +1, and the options of the signature. The kind "mdsh" is the paper's first stage.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
-    filled = MappingProxyType({"scale": lambda options, bits: math.sqrt(bits)})  # as in the authors' code
+    # As in the authors' code.
+    derived_defaults: ClassVar[Defaults] = {"scale": lambda options, bits: math.sqrt(bits)}
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class MDSHLoss(CentralLoss):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the center loss (B,), lambda (|u_k| - 1)^2 per bit (B,) of u = tanh(z), and beta times a pair loss."""
         codes = torch.tanh(batch.logits)
-        pairs = shared_labels(batch.labels) & different_images(len(codes), codes.device)
+        pairs = shared_labels(batch.labels) & different_images(codes)
         return {
             "center": choice_loss(center_similarities(codes, self.centers), batch.labels, self.scale),
             "quantization": self.quantization * (codes.abs() - 1).square().mean(dim=1),

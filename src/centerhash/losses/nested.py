@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.centers import MOST_CLASSES, assign_centers, hash_centers
+from centerhash.centers import MOST_ASSIGNED_CLASSES, assign_centers, hash_centers
 from centerhash.codes import Codes
 from centerhash.losses.base import Batch, HashingLoss, HeadOutput
 
@@ -23,11 +23,11 @@ def nested_centers(
     """Create centers (C, K) of the largest of ascending lengths, whose first bits are centers of each other length.
 
     They are the centers of one length K with their bits in another order. With `assign`, classes that share images in
-    labels (N, C) get near ones, as a mean over all lengths.
+    labels (N, C) receive near centers, as a mean over all lengths.
     """
     longest = lengths[-1]
     centers = hash_centers(labels.shape[1], longest, seed, kind)
-    if len(lengths) > 1 and len(centers) <= MOST_CLASSES:
+    if len(lengths) > 1 and len(centers) <= MOST_ASSIGNED_CLASSES:
         centers = centers[:, separating_order(centers, lengths[-2])]
     if assign:
         repeated = [centers[:, :bits] for bits in lengths for _ in range(longest // bits)]
@@ -42,26 +42,27 @@ def separating_order(centers: Codes, count: int) -> NDArray[np.int64]:
     the next bit is the column v with the smallest v' W v.
     """
     columns, inner = centers.astype(np.float64), np.zeros((len(centers), len(centers)))
-    left = list(range(centers.shape[1]))
-    first: list[int] = []
+    order, left = list[int](), list(range(centers.shape[1]))
     for _ in range(count):
-        weights = np.exp(inner - len(first))
-        rest = columns[:, left]
-        first.append(left.pop(int(np.einsum("ck,cd,dk->k", rest, weights, rest, optimize=True).argmin())))
-        inner += np.outer(columns[:, first[-1]], columns[:, first[-1]])
-    return np.array([*first, *left])
+        weights, rest = np.exp(inner - len(order)), columns[:, left]
+        order.append(left.pop(int(np.einsum("ck,cd,dk->k", rest, weights, rest, optimize=True).argmin())))
+        inner += np.outer(columns[:, order[-1]], columns[:, order[-1]])
+    return np.array([*order, *left])
 
 
 class NestedLoss(HashingLoss):
     """The sum of the losses of all prefixes of the logits, each with the weight (k / K)^1.5.
 
-    Shorter codes keep their quality at small weights, and with equal weights the longest one loses some.
+        loss = NestedLoss({16: DPSHLoss(), 64: DPSHLoss()})(logits, labels)     # logits (B, 64)
+
+    Shorter codes keep their quality at small weights, while the longest one becomes worse with equal weights.
     """
 
-    def __init__(self, parts: Mapping[int, HashingLoss]) -> None:
+    def __init__(self, losses: Mapping[int, HashingLoss]) -> None:
         super().__init__()
-        self.by_length = dict(parts)
-        self.parts = nn.ModuleList(parts.values())  # so that the optimizer gets their parameters
+        self.by_length = dict(losses)
+        # The optimizer trains the parameters of all losses.
+        self.parts = nn.ModuleList(losses.values())
         self.size_scale = self.longest.size_scale
 
     @property

@@ -19,10 +19,16 @@ class OrthoHashLoss(CentralLoss):
     """OrthoHash (Hoe et al., 2021): softmax over scaled cosines to all centers, targets 1/c at the c labels.
 
     One Loss for All: Deep Hashing with a Single Cosine Similarity based Learning Objective,
-    https://arxiv.org/abs/2109.14449. A large cosine to a binary vector implies a small quantization error, so there is no
-    quantization loss.
+    https://arxiv.org/abs/2109.14449
 
-    Args: `centers` (C, K) of -1 and +1.
+        >>> loss = OrthoHashLoss(hash_centers(classes=80, bits=64), scale=8.0)
+        >>> logits, labels = torch.randn(4, 64, requires_grad=True), torch.rand(4, 80) < 0.1
+        >>> loss(logits, labels).backward()
+
+    There is no quantization loss: a large cosine to a binary vector implies a small quantization error.
+
+    Args: `centers` (C, K) of -1 and +1, and the options of the signature.
+    Shape: logits (B, K) and labels (B, C) to a scalar ().
     """
 
     def __init__(

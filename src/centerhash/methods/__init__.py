@@ -1,1 +1,1 @@
-"""Methods: the paper in reading order, and what it is compared with."""
+"""The methods by name, and the shallow methods."""

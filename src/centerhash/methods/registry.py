@@ -1,10 +1,10 @@
-"""The methods by name: what trains, with which defaults.
+"""The methods by name: their classes and defaults.
 
     METHODS["csq"].create(options, centers=centers, seed=0, ...)    # a loss
     register_method("hinge", HingeLoss)                            # a custom method
 
-The command line, the comparison and the contract tests follow from METHODS. The search spaces of `centerhash tune` stand
-in `experiments.search_spaces`.
+The command line, the comparison and the contract tests follow from METHODS. The search spaces of `centerhash tune` are in
+`experiments.search_spaces`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Literal, TypeAlias
 
 from centerhash.core.errors import ConfigError, UnknownMethodError, unknown_name
-from centerhash.core.options import option_names, options_of, passed_arguments, read_options
+from centerhash.core.options import options_of, passed_arguments, read_options
 
 Family: TypeAlias = Literal["central", "pairwise", "triplet", "two-stage", "shallow", "other"]
 Facts: TypeAlias = Mapping[str, Any]
@@ -30,16 +30,23 @@ Facts: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """A registered method."""
+    """A registered method.
+
+        method = get_method("csq")
+        options = method.options({"gamma": 0.1}, bits=64)
+        loss = method.create(options, centers=hash_centers(80, 64), seed=0)
+
+    The families "central" and "shallow" follow from the class; all others are "other" by default.
+    """
 
     name: str
-    cls: Any = field(repr=False)  # a loss on `HashingLoss`, or a `ShallowHash`
-    title: str  # name in tables; the class's name without Loss by default
-    family: Family  # "central" and "shallow" follow from the class; else "other" by default
+    cls: Any = field(repr=False)  # a `HashingLoss` or a `ShallowHash`
+    title: str  # in tables
+    family: Family
     uses_labels: bool
-    head: Mapping[str, bool]  # defaults of its head: divide, rotate, evidence, presence
-    training: Facts  # defaults of training settings, such as learning_rate
-    defaults: Facts  # of its options, if they differ from the class's
+    head: Mapping[str, bool]  # defaults of `HeadOptions`
+    training: Facts  # defaults of `TrainConfig`
+    defaults: Facts  # options that replace the class's
 
     @property
     def built_in(self) -> bool:
@@ -52,32 +59,33 @@ class Method:
         return inspect.cleandoc(self.cls.__doc__ or "").partition("\n")[0]
 
     def option_names(self) -> list[str]:
-        """Return the names of the options, as the command line has them."""
-        return option_names(options_of(self.cls))
+        """Return the names of the options on the command line."""
+        return list(self._aliases().values())
 
     def _aliases(self) -> dict[str, str]:
+        """Return the names of the options on the command line, by the constructor's names."""
         return {name: item.alias or name for name, item in options_of(self.cls).model_fields.items()}
 
     def options(self, values: Mapping[str, Any], bits: int) -> dict[str, Any]:
         """Check values as options of this method, and fill in defaults; names are those of the command line."""
-        kind, aliases = options_of(self.cls), self._aliases()
+        aliases = self._aliases()
         renamed = {aliases.get(name, name): value for name, value in values.items()}
         if len(renamed) < len(values):
             raise ConfigError(f"an option of '{self.name}' is given twice: {', '.join(sorted(values))}.")
-        filled = read_options(kind, {**self.defaults, **renamed}, f"method '{self.name}'").model_dump()
+        model = read_options(options_of(self.cls), {**self.defaults, **renamed}, f"method '{self.name}'")
+        options = model.model_dump()
         if self.family != "shallow":
-            filled = self.cls.fill_options(filled, bits)
-        return {alias: filled[name] for name, alias in aliases.items()}
+            options = self.cls.fill_options(options, bits)
+        return {alias: options[name] for name, alias in aliases.items()}
 
     def create(self, options: Mapping[str, Any], **passed: Any) -> Any:
-        """Create the loss, or the shallow method, which receives those of `passed` that its constructor declares."""
+        """Create the loss, or the shallow method, with those of `passed` that its constructor declares."""
         names = {alias: name for name, alias in self._aliases().items()}
         keywords = {names.get(name, name): value for name, value in options.items()}
         return self.cls(**{name: passed[name] for name in passed_arguments(self.cls)}, **keywords)
 
 
-# Built-in methods in the order of the tables. Their names are known, and completed by the shell, before a class (and with
-# it torch) is imported.
+# Built-in methods in the order of the tables. The shell completes their names without importing a class, and so torch.
 _BUILT_IN: Mapping[str, tuple[str, Facts]] = {
     "lsh": ("methods.shallow.projections:LSH", {"uses_labels": False}),
     "sh": ("methods.shallow.projections:SH", {"uses_labels": False}),
@@ -130,7 +138,7 @@ _REGISTERED: dict[str, Method] = {}
 
 
 class _Methods(Mapping[str, Method]):
-    """The built-in methods, imported when they are looked up, then the user's."""
+    """The built-in methods, imported when they are looked up, then the custom ones."""
 
     def __getitem__(self, name: str) -> Method:
         if name not in _REGISTERED and name in _BUILT_IN:
@@ -183,7 +191,7 @@ def _method(name: str, cls: Any, facts: Facts) -> Method:
 
 
 def _family(cls: Any) -> Family | None:
-    """By the class that it is based on; None if it is no method."""
+    """Return the family that follows from the base class; None if the class is no method."""
     from centerhash.methods.shallow.base import ShallowHash
 
     if inspect.isabstract(cls):
@@ -198,13 +206,26 @@ def _family(cls: Any) -> Family | None:
 def get_method(name: str) -> Method:
     """Look up a method by its name, or a custom class: "my_method.py:Hinge", "package.module:Hinge".
 
-    A file is run to import its class; `stored_method` never does this.
+    A file is run to import its class, which is then registered by this text; `stored_method` never does this. If the file
+    itself registers the class, these facts (title, head, ...) hold too.
     """
     if name in METHODS:
         return METHODS[name]
-    if ":" in name:
-        return _load_method(name)
-    raise unknown_name("method", name, METHODS, "Or give a class of your own as 'my_method.py:Class'.")
+    source, colon, class_name = name.rpartition(":")
+    if not colon:
+        raise unknown_name("method", name, METHODS, "Or give a class of your own as 'my_method.py:Class'.")
+    try:
+        module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except Exception as error:
+        raise ConfigError(f"'{source}' cannot be imported: {type(error).__name__}: {error}.") from error
+    cls = getattr(module, class_name, None)
+    if not inspect.isclass(cls):
+        classes = [key for key, item in vars(module).items() if inspect.isclass(item) and _family(item)]
+        raise unknown_name(f"class in '{source}'", class_name, classes)
+    registered = [method for method in _REGISTERED.values() if method.cls is cls and not method.built_in]
+    method = registered[0] if registered else _method(name, cls, {})
+    _REGISTERED[name] = replace(method, name=name)
+    return _REGISTERED[name]
 
 
 def stored_method(name: str) -> Method:
@@ -217,9 +238,9 @@ def stored_method(name: str) -> Method:
         return METHODS[name]
     for listed in filter(None, os.environ.get("CENTERHASH_METHODS", "").split(",")):
         get_method(listed.strip())
-    for known in METHODS:
-        if ":" in name and re.split(r"[\\/]", known)[-1] == re.split(r"[\\/]", name)[-1]:
-            return METHODS[known]
+    for registered in METHODS:
+        if ":" in name and re.split(r"[\\/]", registered)[-1] == re.split(r"[\\/]", name)[-1]:
+            return METHODS[registered]
     raise UnknownMethodError(
         f"this model was trained by the method '{name}', which is not known here, and opening a model never runs code "
         "that it names. If it is yours, call get_method('my_method.py:Class') or register_method first, or set the "
@@ -227,39 +248,16 @@ def stored_method(name: str) -> Method:
     )
 
 
-def _load_method(name: str) -> Method:
-    """Register the class that "my_method.py:Class" or "package.module:Class" names, as this text.
-
-    Facts with which the file itself registers the class (title, head, ...) hold here too.
-    """
-    source, _, class_name = name.rpartition(":")
-    try:
-        module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except Exception as error:
-        raise ConfigError(f"'{source}' cannot be imported: {type(error).__name__}: {error}.") from error
-    cls = getattr(module, class_name, None)
-    if not inspect.isclass(cls):
-        classes = [known for known, item in vars(module).items() if inspect.isclass(item) and _family(item)]
-        raise unknown_name(f"class in '{source}'", class_name, classes)
-    registered = [method for method in _REGISTERED.values() if method.cls is cls and not method.built_in]
-    method = registered[0] if registered else _method(name, cls, {})
-    _REGISTERED[name] = replace(method, name=name)
-    return _REGISTERED[name]
-
-
 def _from_file(path: Path) -> ModuleType:
-    """A file as a module, run once per process; its full path is the module's name."""
+    """Import a file as a module whose name is its full path, once per process."""
     name = str(path.resolve(strict=True))
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, name)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except Exception:
-        del sys.modules[name]
-        raise
-    return module
+    if name not in sys.modules:
+        spec: Any = importlib.util.spec_from_file_location(name, name)
+        # Dataclasses look up their module while the file runs.
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except Exception:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]

@@ -1,4 +1,4 @@
-"""Small data for the shallow methods, and every method with options that suit it."""
+"""Small data for the shallow methods."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def draw_clusters(count: int, classes: int, width: int, seed: int) -> Data:
     """Features (n, D) tightly around one random direction per class; every row has the label of its class."""
     directions = np.random.default_rng(99).normal(size=(classes, width)) * 3
     generator = np.random.default_rng(seed)
-    owners = generator.permutation(np.arange(count) % classes)
-    features = directions[owners] + generator.normal(scale=0.3, size=(count, width))
-    return features.astype(np.float32), np.eye(classes, dtype=bool)[owners]
+    classes_of_rows = generator.permutation(np.arange(count) % classes)
+    features = directions[classes_of_rows] + generator.normal(scale=0.3, size=(count, width))
+    return features.astype(np.float32), np.eye(classes, dtype=bool)[classes_of_rows]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,9 @@ from numpy.typing import NDArray
 from centerhash.core.checks import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.methods.shallow import base
-from centerhash.methods.shallow.base import (
-    affine,
-    mean_features,
-    prepare,
-    principal_axes,
-    project,
-)
+from centerhash.methods.shallow.base import affine, prepare
 from centerhash.methods.shallow.ksh import KSH
-from centerhash.methods.shallow.projections import SH
+from centerhash.methods.shallow.projections import LSH, SH
 
 
 def random_features(rows: int = 12, width: int = 4, seed: int = 0) -> np.ndarray:
@@ -25,14 +20,14 @@ def random_features(rows: int = 12, width: int = 4, seed: int = 0) -> np.ndarray
 
 
 def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = random_features(13)
+    features, lsh = random_features(13), LSH(4, normalize=True)
     weights = np.random.default_rng(1).normal(size=(4, 3))
-    whole = project(features, True, weights, np.ones(3))
-    _, axes = principal_axes(features, True, 4)
-    monkeypatch.setattr(base, "BLOCK", 5)
-    np.testing.assert_allclose(mean_features(features, True), prepare(features, True).mean(axis=0))
-    np.testing.assert_allclose(project(features, True, weights, np.ones(3)), whole, rtol=1e-12)
-    np.testing.assert_allclose(principal_axes(features, True, 4)[1], axes, rtol=1e-8)
+    project = partial(lsh.apply, lambda rows: affine(rows, weights, np.ones(3)), features, 3)
+    values, (_, axes) = project(), lsh.principal_axes(features)
+    monkeypatch.setattr(base, "BLOCK_ROWS", 5)
+    np.testing.assert_allclose(lsh.mean_features(features), prepare(features, True).mean(axis=0))
+    np.testing.assert_allclose(project(), values, rtol=1e-12)
+    np.testing.assert_allclose(lsh.principal_axes(features)[1], axes, rtol=1e-8)
     with pytest.raises(InputError, match="first in row 11"):
         check_features(np.where(np.arange(13)[:, None] == 11, np.nan, features))
 
@@ -40,15 +35,15 @@ def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("rows", [40, 3])
 def test_principal_axes(rows: int) -> None:
     features = random_features(rows, 6) * np.array([5, 4, 3, 2, 1, 0], dtype=np.float32)
-    mean, axes = principal_axes(features, False, 6)
+    mean, axes = LSH(6).principal_axes(features)
     variances = np.linalg.svd(features.astype(float) - mean, compute_uv=False)[: min(rows - 1, 5)] ** 2
     np.testing.assert_allclose(axes.T @ axes, np.eye(len(variances)), atol=1e-10)
     np.testing.assert_allclose((((features - mean) @ axes) ** 2).sum(axis=0), variances, rtol=1e-6)
-    assert principal_axes(features, False, 2)[1].shape == (6, 2)
+    assert LSH(2).principal_axes(features)[1].shape == (6, 2)
 
 
 def test_affine_rounding() -> None:
-    # in floating point 0.1 + 0.2 - 0.3 is 5.6e-17
+    # In floating point 0.1 + 0.2 - 0.3 is 5.6e-17.
     row, weights = np.array([[0.1, 0.2, 1.0]]), np.array([[1.0], [1.0], [0.0]])
     assert (row @ weights - 0.3).item() != 0
     assert affine(row, weights, np.array([0.3])).item() == 0

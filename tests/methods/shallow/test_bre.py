@@ -15,11 +15,11 @@ from centerhash.methods.shallow.bre import (
 )
 
 
-def some_pairs(rows: int, count: int, seed: int = 0) -> TrainingPairs:
+def random_pairs(rows: int, count: int, seed: int = 0) -> TrainingPairs:
     generator = np.random.default_rng(seed)
     first, second = np.triu_indices(rows, 1)
-    chosen = np.sort(generator.permutation(len(first))[:count])
-    return TrainingPairs(first[chosen], second[chosen], generator.integers(0, 2, size=count).astype(float))
+    subset = np.sort(generator.permutation(len(first))[:count])
+    return TrainingPairs(first[subset], second[subset], generator.integers(0, 2, size=count).astype(float))
 
 
 def naive_error(codes: np.ndarray, pairs: TrainingPairs) -> float:
@@ -32,7 +32,7 @@ def naive_error(codes: np.ndarray, pairs: TrainingPairs) -> float:
 
 def test_draw_pairs() -> None:
     labels = np.zeros((30, 3), dtype=bool)
-    labels[:20, 0], labels[20:29, 1] = True, True  # two groups, and one row without labels
+    labels[:20, 0], labels[20:29, 1] = True, True
     distances = 1.0 - (labels.astype(int) @ labels.T > 0)
     pairs = draw_pairs(distances, distances == 0, 3, np.random.default_rng(0))
     assert (pairs.first < pairs.second).all()
@@ -47,18 +47,18 @@ def test_draw_pairs() -> None:
 
 def test_descend() -> None:
     generator = np.random.default_rng(0)
-    columns, pairs = generator.normal(size=(40, 12)), some_pairs(40, 300)
+    columns, pairs = generator.normal(size=(40, 12)), random_pairs(40, 300)
     start = generator.normal(size=(12, 8)) * (generator.random((12, 8)) < 0.4)
     before = start.copy()
     weights = descend(columns, start, pairs, 3, generator)
     np.testing.assert_array_equal(start, before)
-    errors = [naive_error(columns @ one >= 0, pairs) for one in (start, weights)]
+    errors = [naive_error(columns @ solution >= 0, pairs) for solution in (start, weights)]
     assert errors[1] < 0.9 * errors[0]
     np.testing.assert_array_equal(weights != 0, start != 0)  # each bit keeps its own points
 
 
 def brute_force(values: np.ndarray, column: np.ndarray, costs: np.ndarray, pairs: TrainingPairs) -> float:
-    """The lowest cost over a step in every interval between thresholds, each tried out."""
+    """The lowest cost of a step in each interval between thresholds."""
     ends = np.sort(-values[column != 0] / column[column != 0])
     steps = [ends[0] - 1, *((ends[1:] + ends[:-1]) / 2), ends[-1] + 1]
     return min(float(costs @ is_apart(values + step * column, pairs)) for step in steps)
@@ -69,15 +69,16 @@ def brute_force(values: np.ndarray, column: np.ndarray, costs: np.ndarray, pairs
 def test_line_search(seed: int, rows: int) -> None:
     generator = np.random.default_rng(seed)
     values, column = generator.normal(size=(2, rows))
-    column[generator.random(rows) < 0.2] = 0  # rows that never turn
-    pairs = some_pairs(rows, rows * (rows - 1) // 2, seed)
+    column[generator.random(rows) < 0.2] = 0  # rows that never flip
+    pairs = random_pairs(rows, rows * (rows - 1) // 2, seed)
     costs = generator.normal(size=len(pairs.first))
     step = line_search(values, column, costs, pairs)
-    now = float(costs @ is_apart(values, pairs))
-    found = float(costs @ is_apart(values + step * column, pairs))
-    expected = min(now, brute_force(values, column, costs, pairs)) if column.any() else now
-    assert found == pytest.approx(expected, abs=1e-9)
-    assert found <= now + 1e-9  # a step that turns every row leaves all pairs as they were, up to rounding
+    before = float(costs @ is_apart(values, pairs))
+    after = float(costs @ is_apart(values + step * column, pairs))
+    expected = min(before, brute_force(values, column, costs, pairs)) if column.any() else before
+    assert after == pytest.approx(expected, abs=1e-9)
+    # A step that flips every row changes no pair, up to rounding.
+    assert after <= before + 1e-9
 
 
 def test_bre_of_features() -> None:

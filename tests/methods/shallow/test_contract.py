@@ -1,4 +1,4 @@
-"""What holds for every shallow method."""
+"""The contract of every shallow method."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fit(case: Case, data: Data, bits: int = 16, seed: int = 0) -> ShallowHash:
 
 @pytest.fixture(scope="module")
 def fitted(case: Case, clusters: Data) -> ShallowHash:
-    """With 16 bits and the seed 0; not to be changed."""
+    """A method with 16 bits and the seed 0, which tests must not change."""
     return fit(case, clusters)
 
 
@@ -106,7 +106,7 @@ def test_progress(case: Case, clusters: Data) -> None:
     assert reports
 
 
-def test_stands_in_a_pipeline(case: Case, fitted: ShallowHash, clusters: Data) -> None:
+def test_fit_in_pipeline(case: Case, fitted: ShallowHash, clusters: Data) -> None:
     pipeline = Pipeline([("hash", case[0](16, **case[1])), ("codes", FunctionTransformer(binarize))])
     codes = pipeline.fit(*clusters).transform(clusters[0])
     np.testing.assert_array_equal(codes, binarize(fitted.transform(clusters[0])))

@@ -14,12 +14,12 @@ from centerhash.methods.shallow.ksh import (
 
 
 def similarity_error(codes: np.ndarray, similarity: np.ndarray) -> float:
-    """||H H^T / K - S||^2 of codes H (l, K) in {-1, +1}: what KSH minimizes."""
+    """||H H^T / K - S||^2 of codes H (l, K) in {-1, +1}, which KSH minimizes."""
     return float(((codes @ codes.T / codes.shape[1] - similarity) ** 2).sum())
 
 
 def problem(rows: int = 40, columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """A basis (l, R) and similarities (l, l) that it can only partly explain."""
+    """A basis (l, R), and similarities (l, l) that it explains only in part."""
     generator = np.random.default_rng(seed)
     labels = generator.random((rows, 4)) < 0.3
     centered = np.hstack([labels - labels.mean(axis=0), generator.normal(size=(rows, columns - 4))])

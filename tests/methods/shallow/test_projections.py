@@ -6,15 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centerhash.methods.shallow.projections import (
-    ITQ,
-    LSH,
-    SH,
-    Modes,
-    eigenfunctions,
-    iterative_quantization,
-    random_rotation,
-)
+from centerhash.methods.shallow.projections import ITQ, LSH, SH, iterative_quantization
 
 
 def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -44,9 +36,11 @@ def test_row_on_all_planes() -> None:
 # --- SH
 
 
-def test_eigenfunctions() -> None:
-    modes = Modes(np.array([0, 0]), np.array([math.pi / 4, math.pi / 2]))  # modes 1 and 2 on [2, 6]
-    values = eigenfunctions(np.array([[2.0], [3.0], [4.0], [6.0]]), np.array([2.0]), modes)
+def test_sh_transform() -> None:
+    """Modes 1 and 2 on [2, 6]."""
+    arrays = {"normalize": np.array(False), "projection": np.eye(1), "minima": np.array([2.0])}
+    modes = {"axes": np.array([0, 0]), "frequencies": np.array([math.pi / 4, math.pi / 2])}
+    values = SH.from_arrays({**arrays, **modes}).transform(np.array([[2.0], [3.0], [4.0], [6.0]]))
     half = math.sqrt(0.5)
     np.testing.assert_allclose(values, [[1, 1], [half, 0], [0, -1], [-1, 1]], atol=1e-12)
 
@@ -55,7 +49,7 @@ def test_sh_on_a_line() -> None:
     """On one axis, mode 1 halves the range and mode 2 separates the middle from both ends."""
     line = np.linspace(0, 1, 101, dtype=np.float32)[:, None] * np.array([[3.0, 4.0]], dtype=np.float32)
     fitted = SH(8, normalize=False).fit(line)
-    assert fitted.projection.shape == (2, 1)  # eight bits from the only axis that there is
+    assert fitted.projection.shape == (2, 1)  # eight bits from one axis
     signs = fitted.transform(line) >= 0
     assert abs(int(signs[:, 0].sum()) - 50) <= 1
     assert np.flatnonzero(np.diff(signs[:, 0].astype(int))).size == 1
@@ -64,7 +58,7 @@ def test_sh_on_a_line() -> None:
 
 
 def test_sh_axes() -> None:
-    """A third axis of little variance is the longest by one outlier: two bits never look at it."""
+    """A third axis of little variance is the longest by one outlier: two bits do not use it."""
     generator = np.random.default_rng(0)
     features = np.zeros((1001, 3), dtype=np.float32)
     features[:, 0] = generator.uniform(-1.2, 1.2, 1001)
@@ -79,6 +73,10 @@ def test_sh_axes() -> None:
 # --- ITQ
 
 
+def random_rotation(axes: int, bits: int, seed: int) -> np.ndarray:
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(bits, bits)))[0][:axes]
+
+
 def error(coordinates: np.ndarray, rotation: np.ndarray) -> float:
     """||B - V R||^2 with the signs B of V R."""
     rotated = coordinates @ rotation
@@ -86,7 +84,7 @@ def error(coordinates: np.ndarray, rotation: np.ndarray) -> float:
 
 
 def test_itq_rotation() -> None:
-    """Points on the axes are turned by 45 degrees on to the corners; nothing is left but their length."""
+    """Points on the axes are rotated by 45 degrees to the corners."""
     coordinates = np.array([[1.0, 0], [0, 1], [-1, 0], [0, -1]]) * math.sqrt(2)
     rotation = iterative_quantization(coordinates, 20, random_rotation(2, 2, seed=0))
     np.testing.assert_allclose(np.abs(coordinates @ rotation), 1, atol=1e-9)
@@ -110,5 +108,5 @@ def test_itq_with_more_bits_than_axes() -> None:
     fitted = ITQ(16, normalize=False).fit(features)
     values = fitted.transform(features)
     centered = features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(values @ values.T, centered @ centered.T, atol=1e-8)  # only turned
+    np.testing.assert_allclose(values @ values.T, centered @ centered.T, atol=1e-8)  # only rotated
     assert len(np.unique(values >= 0, axis=1).T) > 4  # more different bits than axes

@@ -6,9 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centerhash.methods.shallow.sdh import (
-    discrete_cyclic_descent,
-)
+from centerhash.methods.shallow.sdh import discrete_cyclic_descent
 
 
 def problem(seed: int, rows: int = 12, bits: int = 4, classes: int = 3) -> tuple[np.ndarray, ...]:
@@ -27,7 +25,7 @@ def cost(code: np.ndarray, pull: np.ndarray, classifier: np.ndarray) -> float:
 
 
 def better_value(code: np.ndarray, bit: int, pull: np.ndarray, classifier: np.ndarray) -> float:
-    """Whichever of -1 and +1 costs less in this bit, both tried out."""
+    """The one of -1 and +1 that costs less in this bit."""
 
     def with_value(value: float) -> float:
         return cost(np.where(np.arange(len(code)) == bit, value, code), pull, classifier)

@@ -6,7 +6,7 @@ Rows are read in blocks, so that training and encoding never hold a float64 copy
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -24,8 +24,7 @@ Floats = NDArray[np.float64]
 STAGE = "training"
 # Rounding error of a float64 sum, as a share of its terms: some thousand terms are better than this.
 ROUNDING = 1e-12
-# Rows that are computed at once.
-BLOCK = 4096
+BLOCK_ROWS = 4096
 
 Normalize: TypeAlias = Annotated[bool, Option("scale every feature vector to unit length")]
 
@@ -36,8 +35,8 @@ class ShallowHash(ABC):
         itq = ITQ(bits=64).fit(features)
         codes = binarize(itq.transform(features))
 
-    Its options are the keyword arguments of the constructor. The learned arrays, whose names are `learned`, are all
-    that is stored of it. The same seed gives the same function.
+    Its options are the keyword arguments of the constructor. A model stores the learned arrays, whose names are
+    `learned`, and nothing else. The same seed gives the same function.
     """
 
     learned: ClassVar[tuple[str, ...]]
@@ -66,7 +65,10 @@ class ShallowHash(ABC):
         check_features(features)
         if labels.ndim != 2 or labels.dtype != np.bool_ or len(labels) != rows:
             raise InputError(f"labels must be bool ({rows}, C), got {labels.dtype} of shape {labels.shape}.")
-        if _all_same(features, bool(self.normalize)):
+        first = prepare(features[:1], bool(self.normalize))
+        # float32 has no more digits of a vector that is scaled to length 1.
+        tolerance = 1e-6 * np.abs(first).max(initial=0)
+        if all(np.abs(block - first).max() <= tolerance for block in self.blocks(features)):
             hint = ", if scaled to length 1: try normalize=false" if self.normalize else ""
             raise DataError(
                 f"training needs at least 2 different rows of features; {rows} are the same{hint}."
@@ -100,9 +102,40 @@ class ShallowHash(ABC):
         vars(fitted).update(arrays)
         return fitted
 
+    def blocks(self, features: NDArray[Any]) -> Iterator[Floats]:
+        """Yield the prepared rows (B, D) of features (N, D), block by block."""
+        for start in range(0, len(features), BLOCK_ROWS):
+            yield prepare(features[start : start + BLOCK_ROWS], bool(self.normalize))
+
+    def apply(self, function: Callable[[Floats], Floats], features: NDArray[Any], columns: int) -> Floats:
+        """Apply a function of prepared rows (B, D) to features (N, D), block by block; return values (N, columns)."""
+        values, start = np.empty((len(features), columns)), 0
+        for block in self.blocks(features):
+            values[start : start + len(block)] = function(block)
+            start += len(block)
+        return values
+
+    def mean_features(self, features: NDArray[Any]) -> Floats:
+        """Compute the mean (D,) of the prepared features (n, D)."""
+        total = np.zeros(features.shape[1])
+        for block in self.blocks(features):
+            total += block.sum(axis=0)
+        return total / len(features)
+
+    def principal_axes(self, features: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Compute the mean (D,) of features (n, D), and up to K axes (D, R) of nonzero variance, largest first."""
+        mean = self.mean_features(features)
+        covariance = np.zeros((features.shape[1], features.shape[1]))
+        for block in self.blocks(features):
+            covariance += (block - mean).T @ (block - mean) / len(features)
+        with one_numpy_thread():
+            variances, axes = np.linalg.eigh(covariance)
+        rank = int((variances > ROUNDING * variances[-1]).sum())
+        return mean, np.ascontiguousarray(axes[:, ::-1][:, : min(rank, self.bits)])
+
 
 def prepare(features: NDArray[Any], normalize: bool) -> Floats:
-    """Features (n, D) as float64, each row of length 1 if `normalize`; a row of zeros stays as it is."""
+    """Return features (n, D) as float64, each row of length 1 if `normalize`; a row of zeros stays as it is."""
     prepared = features.astype(np.float64)
     if normalize:
         lengths = np.linalg.norm(prepared, axis=1, keepdims=True)
@@ -110,54 +143,13 @@ def prepare(features: NDArray[Any], normalize: bool) -> Floats:
     return prepared
 
 
-def prepared_blocks(features: NDArray[Any], normalize: bool) -> Iterator[tuple[slice, Floats]]:
-    """Yield (rows, prepared features (B, D)) over all of features (N, D)."""
-    for start in range(0, len(features), BLOCK):
-        rows = slice(start, start + BLOCK)
-        yield rows, prepare(features[rows], normalize)
-
-
-def _all_same(features: NDArray[Any], normalize: bool) -> bool:
-    first = prepare(features[:1], normalize)
-    tolerance = 1e-6 * np.abs(first).max(initial=0)  # what float32 keeps of a vector brought to length 1
-    return all(np.abs(block - first).max() <= tolerance for _, block in prepared_blocks(features, normalize))
-
-
-def mean_features(features: NDArray[Any], normalize: bool) -> Floats:
-    """Mean (D,) of the prepared features (n, D)."""
-    total = np.zeros(features.shape[1])
-    for _, block in prepared_blocks(features, normalize):
-        total += block.sum(axis=0)
-    return total / len(features)
-
-
 def affine(inputs: Floats, weights: Floats, offset: Floats) -> Floats:
-    """inputs (B, M) @ weights (M, K) - offset (K,), where what is only rounding is exactly 0.
+    """Compute inputs (B, M) @ weights (M, K) - offset (K,), with exactly 0 for mere rounding errors.
 
-    The order of a matrix product's sums depends on the size of the batch. Without this, an input that lies
-    on a hyperplane would get one bit or the other by the batch it comes in.
+    The order of a matrix product's sums depends on the size of the batch. Without the zeros, the bit of an input on a
+    hyperplane would depend on its batch.
     """
     values = inputs @ weights - offset
     sizes = np.linalg.norm(inputs, axis=1)[:, None] * np.linalg.norm(weights, axis=0) + np.abs(offset)
     values[np.abs(values) <= ROUNDING * sizes] = 0
     return values
-
-
-def project(features: NDArray[Any], normalize: bool, projection: Floats, offset: Floats) -> Floats:
-    """Values (N, K) of prepared features (N, D) @ projection (D, K) - offset (K,)."""
-    values = np.empty((len(features), projection.shape[1]))
-    for rows, block in prepared_blocks(features, normalize):
-        values[rows] = affine(block, projection, offset)
-    return values
-
-
-def principal_axes(features: NDArray[Any], normalize: bool, most: int) -> tuple[Floats, Floats]:
-    """Mean (D,) of features (n, D), and up to `most` axes (D, R) along which they vary at all, by falling variance."""
-    mean = mean_features(features, normalize)
-    covariance = np.zeros((features.shape[1], features.shape[1]))
-    for _, block in prepared_blocks(features, normalize):
-        covariance += (block - mean).T @ (block - mean) / len(features)
-    with one_numpy_thread():
-        variances, axes = np.linalg.eigh(covariance)
-    rank = int((variances > ROUNDING * variances[-1]).sum())
-    return mean, np.ascontiguousarray(axes[:, ::-1][:, : min(rank, most)])

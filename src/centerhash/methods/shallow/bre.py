@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 from centerhash.core.options import Option
 from centerhash.core.progress import Progress, silent
 from centerhash.methods.shallow.base import STAGE, Floats, Normalize, prepare
-from centerhash.methods.shallow.kernel import Bandwidth, Kernel, KernelHash, draw_kernel, share_label
+from centerhash.methods.shallow.kernel import Bandwidth, KernelHash, share_label
 
 Indices: TypeAlias = NDArray[np.int64]
 
-_ROUNDING = 1e-12  # a gain below this share of all costs
-_NARROW = 1e-9  # relative width of an interval between thresholds that is too narrow to aim at
+# A gain below this share of all costs is rounding.
+_ROUNDING = 1e-12
+# No step is aimed at an interval between thresholds of less than this relative width.
+_NARROW = 1e-9
 
 
 class TrainingPairs(NamedTuple):
-    """Pairs of training rows, (P,) and (P,), and the distances (P,) that they should have."""
+    """Pairs of training rows, and the distances that they should have, each (P,)."""
 
     first: Indices
     second: Indices
@@ -27,10 +29,10 @@ class TrainingPairs(NamedTuple):
 
 
 def feature_distances(prepared: Floats) -> Floats:
-    """Half the squared distances (l, l) between rows (l, D), scaled so that the mean over all pairs is 1/2.
+    """Compute half the squared distances (l, l) between rows (l, D), scaled to a mean of 1/2 over all pairs.
 
-    That is the mean of normalized Hamming distances when bits are balanced. Unscaled, features that all lie
-    in one narrow cone would ask for bits that are nearly constant.
+    That is the mean of normalized Hamming distances if bits are balanced. Unscaled, features that all lie in one
+    narrow cone would lead to bits that are nearly constant.
     """
     halves = (prepared**2).sum(axis=1) / 2
     mean = 2 * halves.mean() - float((prepared.mean(axis=0) ** 2).sum())
@@ -42,32 +44,32 @@ def feature_distances(prepared: Floats) -> Floats:
 def draw_pairs(
     distances: Floats, near: NDArray[np.bool_], count: int, generator: np.random.Generator
 ) -> TrainingPairs:
-    """Draw per row up to `count` partners of those that are near (l, l), and as many others; each pair once.
+    """Draw per row up to `count` partners among the near rows (l, l), and as many among the rest; each pair once.
 
-    A row to which no other is near has partners of one kind, as when all are near: the original code's pairs.
+    If all rows are near, or none is, the partners are of one kind: the original code's pairs.
     """
-    drawn = np.zeros(near.shape, dtype=bool)
+    pairs = np.zeros(near.shape, dtype=bool)
     for row in range(len(near)):
-        others = np.delete(np.arange(len(near)), row)
-        for side in (near[row, others], ~near[row, others]):
-            drawn[row, generator.permutation(others[side])[:count]] = True
-    first, second = np.nonzero(np.triu(drawn | drawn.T))
+        candidates = np.delete(np.arange(len(near)), row)
+        for side in (near[row, candidates], ~near[row, candidates]):
+            pairs[row, generator.permutation(candidates[side])[:count]] = True
+    first, second = np.nonzero(np.triu(pairs | pairs.T))
     return TrainingPairs(first, second, distances[first, second])
 
 
 def is_apart(values: Floats, pairs: TrainingPairs) -> NDArray[np.bool_]:
-    """Whether the two rows of each pair (P,) have different signs of values (l,)."""
+    """Return whether the two rows of each pair (P,) have different signs of values (l,)."""
     signs = values >= 0
     apart: NDArray[np.bool_] = signs[pairs.first] != signs[pairs.second]
     return apart
 
 
 def line_search(values: Floats, column: Floats, costs: Floats, pairs: TrainingPairs) -> float:
-    """Step t that minimizes, over all t, the costs of the pairs apart under the signs of values + t column.
+    """Return the step t that minimizes the costs of the pairs apart under the signs of values + t column.
 
-    values and column are (l,), costs (P,). The sign of a row flips at t = -value / column. As t passes these in
+    Values and column are (l,), costs (P,). The sign of a row flips at t = -value / column. As t passes these in
     order, a pair changes (from together to apart, or back) at the first of its two and returns at the second: the
-    objective on all intervals is one cumulative sum. 0 when no interval is better than the present one.
+    objective on all intervals is one cumulative sum. The step is 0 if no interval is better than the present one.
     """
     turning = np.flatnonzero(column)
     if not len(turning):
@@ -75,20 +77,21 @@ def line_search(values: Floats, column: Floats, costs: Floats, pairs: TrainingPa
     crossings = -values[turning] / column[turning]
     order = np.argsort(crossings, kind="stable")
     thresholds = crossings[order]
-    ranks = np.full(len(values), len(turning))  # a row that never flips is passed by no interval
+    # A row that never flips is passed by no interval.
+    ranks = np.full(len(values), len(turning))
     ranks[turning[order]] = np.arange(len(turning))
+    # These are the signs before all thresholds.
     signs = values >= 0
-    signs[turning] = column[turning] < 0  # before all thresholds
+    signs[turning] = column[turning] < 0
     jumps = np.where(signs[pairs.first] == signs[pairs.second], costs, -costs)
-    one, other = ranks[pairs.first], ranks[pairs.second]
-    slots = len(turning) + 2
-    rise = np.bincount(np.minimum(one, other) + 1, jumps, slots)
-    fall = np.bincount(np.maximum(one, other) + 1, jumps, slots)
-    objective = np.cumsum(rise - fall)[:-1]  # of interval i, between thresholds i - 1 and i
+    first, second, slots = ranks[pairs.first], ranks[pairs.second], len(turning) + 2
+    rise = np.bincount(np.minimum(first, second) + 1, jumps, slots)
+    fall = np.bincount(np.maximum(first, second) + 1, jumps, slots)
+    # Interval i lies between thresholds i - 1 and i.
+    objective = np.cumsum(rise - fall)[:-1]
     wide = np.diff(thresholds) > _NARROW * np.abs(thresholds[1:])
     best = int(np.where(np.concatenate([[True], wide, [True]]), objective, np.inf).argmin())
-    here = int(np.searchsorted(thresholds, 0.0))
-    gain = objective[here] - objective[best]
+    gain = objective[np.searchsorted(thresholds, 0.0)] - objective[best]
     if gain <= _ROUNDING * np.abs(costs).sum():
         return 0.0
     beyond = 0.02 * float(np.abs(thresholds).max()) + 2e-9
@@ -104,17 +107,17 @@ def descend(
     generator: np.random.Generator,
     progress: Progress = silent,
 ) -> Floats:
-    """Weights (M, K) on kernel columns (l, M) that lower sum over pairs of (target - Hamming distance / K)^2.
+    """Return weights (M, K) on kernel columns (l, M) that lower sum over pairs of (target - Hamming distance / K)^2.
 
     Starts at `weights` (M, K), of which the zeros stay. A pass goes over the bits, and over each bit's weights in random
-    order. A step is taken only when it does lower the objective, so that rounding at a threshold cannot raise it.
+    order. A step is made only if it lowers the objective, so that rounding at a threshold cannot raise it.
     """
     weights, values, bits = weights.copy(), columns @ weights, weights.shape[1]
     apart = sum((is_apart(column, pairs) for column in values.T), np.zeros(len(pairs.first)))
     for number, bit in np.ndindex(passes, bits):
         value = values[:, bit]
         apart -= is_apart(value, pairs)
-        # how much more it costs that this bit differs than that it agrees
+        # A pair costs so much more if this bit differs than if it agrees.
         costs = (pairs.targets - (apart + 1) / bits) ** 2 - (pairs.targets - apart / bits) ** 2
         cost = float(costs @ is_apart(value, pairs))
         points = np.flatnonzero(weights[:, bit])
@@ -134,9 +137,9 @@ def descend(
 class BRE(KernelHash):
     """BRE (Kulis and Darrell, 2009): kernel functions whose Hamming distances reconstruct target distances.
 
-    Learning to Hash with Binary Reconstructive Embeddings, NeurIPS 2009. By labels it has a Gaussian kernel, and partners
-    that share a label and that do not; by features, as in the authors' code, a linear kernel and random partners. The
-    kernel is centered, as in KSH: without, a Gaussian kernel is positive and most bits begin constant.
+    Learning to Hash with Binary Reconstructive Embeddings, NeurIPS 2009. With labels, the kernel is Gaussian, and half of
+    a row's partners share a label with it. Without, as in the authors' code, the kernel is linear and partners are
+    random. The kernel is centered, as in KSH: otherwise a Gaussian kernel is positive and most bits begin constant.
     """
 
     def __init__(
@@ -161,20 +164,21 @@ class BRE(KernelHash):
 
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit on pairs of some rows of features (n, D), at the distances of their labels (n, C) or of themselves."""
-        generator, normalize = np.random.default_rng(self.seed), bool(self.normalize)
-        kernel, rows = draw_kernel(features, self.samples, self.bandwidth, normalize, generator)
+        generator = np.random.default_rng(self.seed)
+        rows = self.sample_anchors(features, self.samples, self.bandwidth, generator)
         if self.needs_labels:
-            distances: Floats = np.where(share_label(labels[rows], labels[rows]), 0.0, 1.0)
+            distances: Floats = np.where(share_label(labels[rows]), 0.0, 1.0)
             pairs = draw_pairs(distances, distances == 0, self.partners, generator)
         else:
-            distances = feature_distances(prepare(features[rows], normalize))
+            distances = feature_distances(prepare(features[rows], bool(self.normalize)))
             pairs = draw_pairs(distances, distances >= 0, 2 * self.partners, generator)
-        columns, mean = kernel(features[rows]), kernel.mean(features)
-        start = np.zeros((len(rows), self.bits))  # Gaussian weights of some random rows per bit
+        columns, mean = self.kernel(features[rows]), self.mean_kernel(features)
+        # Each bit starts with Gaussian weights of some random rows.
+        start = np.zeros((len(rows), self.bits))
         for bit in range(self.bits):
             points = generator.permutation(len(rows))[: self.points]
             start[points, bit] = generator.normal(size=len(points))
         weights = descend(columns - mean, start, pairs, self.passes, generator, progress)
-        used = weights.any(axis=1)  # few bits use few of the points
-        smaller = Kernel(kernel.anchors[used], kernel.sigma, normalize)
-        self._set(smaller, weights[used], mean @ weights)
+        # Few bits use few of the points.
+        used = weights.any(axis=1)
+        self.anchors, self.weights, self.offset = self.anchors[used], weights[used], mean @ weights

@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from centerhash.core.options import Option
 from centerhash.core.progress import Progress, silent
 from centerhash.methods.shallow.base import STAGE, Floats, Normalize
-from centerhash.methods.shallow.kernel import Bandwidth, KernelHash, draw_kernel, share_label
+from centerhash.methods.shallow.kernel import Bandwidth, KernelHash, share_label
 
-# A direction with less of the largest variance than this is rounding.
+# A direction with less than this share of the largest variance is rounding.
 _RANK = 1e-10
 
 
 def signed_similarity(labels: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """S (l, l) of labels (l, C): +1 where two rows share a label, else -1; every row is similar to itself."""
-    similarity = np.where(share_label(labels, labels), np.float32(1), np.float32(-1))
+    """Return S (l, l) of labels (l, C): +1 if two rows share a label, else -1; every row is similar to itself."""
+    similarity = np.where(share_label(labels), np.float32(1), np.float32(-1))
     np.fill_diagonal(similarity, 1)
     return similarity
 
 
 def whiten(centered: Floats, ridge: float) -> tuple[Floats, Floats]:
-    """Orthogonal basis (l, R) of centered kernel columns (l, M), and the matrix (M, R) that leads to it.
+    """Return an orthogonal basis (l, R) of centered kernel columns (l, M), and the matrix (M, R) that leads to it.
 
     It turns the paper's generalized eigenproblem into a plain one. Directions of no variance (copies of anchors, more
     anchors than rows) drop out. The ridge, a share of the largest variance, makes directions of little variance count for
@@ -39,7 +39,7 @@ def whiten(centered: Floats, ridge: float) -> tuple[Floats, Floats]:
 def smoothed_agreement(
     weights: Floats, basis: NDArray[np.float32], residue: NDArray[np.float32]
 ) -> tuple[float, Floats]:
-    """phi(Z c)^T R phi(Z c) of weights c (R,) on a basis Z (l, R), and its gradient (R,).
+    """Compute phi(Z c)^T R phi(Z c) of weights c (R,) on a basis Z (l, R), and its gradient (R,).
 
     phi(x) = 2 / (1 + exp(-x)) - 1 = tanh(x / 2) stands for the sign, and R (l, l) is the residue.
     """
@@ -54,13 +54,13 @@ def ascend(
 ) -> Floats:
     """Climb the smoothed agreement from `start` (R,) by Nesterov's gradient.
 
-    Momentum starts over, with half the step and from the best point, whenever a step goes down, so that what
-    is returned is never lower than the start.
+    Momentum starts over, with half the step and from the best point, whenever a step goes down, so that the result is
+    never lower than the start.
     """
     best, point, moved, momentum = start, start, start, 1.0
-    best_value, gradient = smoothed_agreement(start, basis, residue)
-    best_gradient = gradient
-    # a first step of the size of the start itself; where the gradient is 0 there is nowhere to go
+    best_value, best_gradient = smoothed_agreement(start, basis, residue)
+    gradient = best_gradient
+    # The first step is as long as the start itself; a gradient of 0 leads nowhere.
     step = float(np.linalg.norm(start)) / max(float(np.linalg.norm(gradient)), np.finfo(np.float64).tiny)
     for _ in range(iterations):
         before, moved = moved, point + step * gradient
@@ -78,10 +78,10 @@ def ascend(
 def greedy_bits(
     basis: Floats, similarity: NDArray[np.float32], bits: int, iterations: int, progress: Progress = silent
 ) -> Floats:
-    """Weights (R, K) on a basis (l, R), one bit at a time, for similarities S (l, l).
+    """Fit weights (R, K) on a basis (l, R), one bit at a time, to similarities S (l, l).
 
     Bit k fits the residue R = K S - sum over earlier bits of h h^T: the top eigenvector of Z^T R Z, then the
-    gradient of the smoothed objective. Whichever of both has the better signs is kept.
+    gradient of the smoothed objective. The one with the better signs is kept.
     """
     narrow, residue = basis.astype(np.float32), bits * similarity
     between = basis.T @ (residue @ narrow).astype(np.float64)
@@ -129,10 +129,10 @@ class KSH(KernelHash):
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit on the similarities of some rows of features (n, D) with labels (n, C)."""
         generator = np.random.default_rng(self.seed)
-        kernel, _ = draw_kernel(features, self.anchor_count, self.bandwidth, bool(self.normalize), generator)
+        self.sample_anchors(features, self.anchor_count, self.bandwidth, generator)
         rows = np.sort(generator.permutation(len(features))[: self.labeled])
-        mean = kernel.mean(features)
-        basis, back = whiten(kernel(features[rows]) - mean, self.ridge)
+        mean = self.mean_kernel(features)
+        basis, back = whiten(self.kernel(features[rows]) - mean, self.ridge)
         similarity = signed_similarity(labels[rows])
-        weights = back @ greedy_bits(basis, similarity, self.bits, self.iterations, progress)
-        self._set(kernel, weights, mean @ weights)
+        self.weights = back @ greedy_bits(basis, similarity, self.bits, self.iterations, progress)
+        self.offset = mean @ self.weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,7 @@ from centerhash.core.checks import check_features
 from centerhash.core.options import Option
 from centerhash.core.parallel import one_numpy_thread
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.shallow.base import (
-    STAGE,
-    Floats,
-    Normalize,
-    ShallowHash,
-    affine,
-    mean_features,
-    prepared_blocks,
-    principal_axes,
-    project,
-)
+from centerhash.methods.shallow.base import STAGE, Floats, Normalize, ShallowHash, affine
 
 
 class LinearHash(ShallowHash):
@@ -34,7 +24,7 @@ class LinearHash(ShallowHash):
     def transform(self, features: NDArray[Any]) -> Floats:
         """Compute signed distances (N, K) of features (N, D) from the hyperplanes, up to their scale."""
         check_features(features, self.projection.shape[0])
-        return project(features, bool(self.normalize), self.projection, self.offset)
+        return self.apply(lambda rows: affine(rows, self.projection, self.offset), features, len(self.offset))
 
 
 class LSH(LinearHash):
@@ -49,86 +39,65 @@ class LSH(LinearHash):
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Draw K directions; the features (n, D) give only the mean. Labels (n, C) are not used."""
         self.projection = np.random.default_rng(self.seed).normal(size=(features.shape[1], self.bits))
-        self.offset = mean_features(features, bool(self.normalize)) @ self.projection
+        self.offset = self.mean_features(features) @ self.projection
         progress(STAGE, 1, 1)
 
 
-class Modes(NamedTuple):
-    """Eigenfunctions by rising eigenvalue: the axis (K,) that each runs along, and its frequency (K,)."""
+def smallest_modes(ranges: Floats, bits: int) -> tuple[NDArray[np.int64], Floats]:
+    """Return the axis (K,) and frequency (K,) of the K eigenfunctions of smallest eigenvalue, without the constant one.
 
-    axes: NDArray[np.int64]
-    frequencies: Floats
-
-
-def smallest_modes(ranges: Floats, bits: int) -> Modes:
-    """The K eigenfunctions of smallest eigenvalue over all axes of the lengths `ranges` (R,), without the constant one.
-
-    The eigenvalue 1 - exp(-epsilon^2 / 2 |m pi / (b - a)|^2) of the Laplacian rises with (m pi / (b - a))^2. Ties
-    go to the earlier axis. One axis gives as many modes as needed, so K may exceed the axes.
+    The eigenvalue 1 - exp(-epsilon^2 / 2 |m pi / (b - a)|^2) of the Laplacian rises with (m pi / (b - a))^2, for axes of
+    the lengths b - a = `ranges` (R,). Ties go to the earlier axis. One axis gives any number of modes.
     """
     values = (np.arange(1, bits + 1) * np.pi / ranges[:, None]) ** 2
     order = np.argsort(values, axis=None, kind="stable")[:bits]
-    return Modes(order // bits, np.sqrt(values.ravel()[order]))
-
-
-def eigenfunctions(coordinates: Floats, minima: Floats, modes: Modes) -> Floats:
-    """Values (N, K) of sin(pi/2 + m pi / (b - a) (x - a)) for coordinates (N, R) along axes that start at a."""
-    return np.sin(np.pi / 2 + modes.frequencies * (coordinates - minima)[:, modes.axes])
+    return order // bits, np.sqrt(values.ravel()[order])
 
 
 class SH(ShallowHash):
     """SH (Weiss et al., 2008): sinusoids along the principal axes, for data that are uniform in a box.
 
-    Spectral Hashing, NeurIPS 2008. Unseen features are projected on the same axes and go through the same sinusoids.
+    Spectral Hashing, NeurIPS 2008. Bit k is the sinusoid of frequency k along its axis, one of R that some bit uses.
     """
 
     learned = ("normalize", "projection", "minima", "axes", "frequencies")
-    projection: Floats  # (D, R), the axes that some bit uses
-    minima: Floats  # (R,), where the training features begin on each
-    axes: NDArray[np.int64]  # (K,), the axis of each bit
+    projection: Floats  # (D, R)
+    minima: Floats  # (R,) of the training features
+    axes: NDArray[np.int64]  # (K,)
     frequencies: Floats  # (K,)
 
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit a box to features (n, D) along their first min(K, D) axes. Labels (n, C) and seed are not used."""
-        normalize = bool(self.normalize)
-        _, projection = principal_axes(features, normalize, self.bits)
+        _, projection = self.principal_axes(features)
         minima = np.full(projection.shape[1], np.inf)
         maxima = -minima
-        for _, block in prepared_blocks(features, normalize):
+        for block in self.blocks(features):
             coordinates = block @ projection
             minima = np.minimum(minima, coordinates.min(axis=0))
             maxima = np.maximum(maxima, coordinates.max(axis=0))
-        modes = smallest_modes(maxima - minima, self.bits)
-        used, self.axes = np.unique(modes.axes, return_inverse=True)
+        axes, self.frequencies = smallest_modes(maxima - minima, self.bits)
+        used, self.axes = np.unique(axes, return_inverse=True)
         self.projection, self.minima = projection[:, used].copy(), minima[used]
-        self.frequencies = modes.frequencies
         progress(STAGE, 1, 1)
 
     def transform(self, features: NDArray[Any]) -> Floats:
-        """Compute eigenfunctions (N, K) at features (N, D)."""
+        """Compute the eigenfunctions (N, K) sin(pi/2 + m pi / (b - a) (x - a)) of features (N, D), x on their axes."""
         check_features(features, self.projection.shape[0])
-        values = np.empty((len(features), len(self.axes)))
-        modes = Modes(self.axes, self.frequencies)
-        for rows, block in prepared_blocks(features, bool(self.normalize)):
-            coordinates = affine(block, self.projection, np.zeros_like(self.minima))
-            values[rows] = eigenfunctions(coordinates, self.minima, modes)
-        return values
 
+        def eigenfunctions(rows: Floats) -> Floats:
+            coordinates = affine(rows, self.projection, np.zeros_like(self.minima)) - self.minima
+            return np.sin(np.pi / 2 + self.frequencies * coordinates[:, self.axes])
 
-def random_rotation(axes: int, bits: int, seed: int) -> Floats:
-    """Rotation (R, K) of R axes into K dimensions, drawn from the seed."""
-    draw = np.random.default_rng(seed).normal(size=(bits, bits))
-    rotation: Floats = np.linalg.qr(draw)[0][:axes]
-    return rotation
+        return self.apply(eigenfunctions, features, len(self.axes))
 
 
 def iterative_quantization(
     coordinates: Floats, iterations: int, start: Floats, progress: Progress = silent
 ) -> Floats:
-    """Rotation (R, K) of coordinates V (n, R), R <= K, that lowers ||B - V R||^2, Eq. (2) of Gong and Lazebnik.
+    """Return a rotation (R, K) of coordinates V (n, R), R <= K, that lowers ||B - V R||^2, Eq. (2) of the paper.
 
-    Each iteration takes the best codes B for the rotation and the best rotation for the codes (Procrustes). With fewer
-    axes than bits (R < K) this is the paper's method on data filled up with zeros.
+    Each iteration computes the best codes B for the rotation, and the best rotation for the codes (Procrustes). With
+    fewer axes than bits (R < K) this is the paper's method on data padded with zeros.
     """
     rotation, rotated = start, coordinates @ start
     with one_numpy_thread():
@@ -160,10 +129,11 @@ class ITQ(LinearHash):
 
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit axes and rotation to features (n, D). Labels (n, C) are not used."""
-        normalize = bool(self.normalize)
-        mean, axes = principal_axes(features, normalize, self.bits)
-        coordinates = project(features, normalize, axes, mean @ axes)
-        start = random_rotation(coordinates.shape[1], self.bits, self.seed)
+        mean, axes = self.principal_axes(features)
+        coordinates = self.apply(lambda rows: affine(rows, axes, mean @ axes), features, axes.shape[1])
+        # The start is a random rotation of the R axes into K dimensions.
+        normal = np.random.default_rng(self.seed).normal(size=(self.bits, self.bits))
+        start: Floats = np.linalg.qr(normal)[0][: coordinates.shape[1]]
         rotation = iterative_quantization(coordinates, self.iterations, start, progress)
         self.projection = axes @ rotation
         self.offset = mean @ self.projection

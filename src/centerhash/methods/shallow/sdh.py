@@ -10,30 +10,30 @@ from numpy.typing import NDArray
 from centerhash.core.options import Option
 from centerhash.core.progress import Progress
 from centerhash.methods.shallow.base import STAGE, Floats, Normalize, prepare
-from centerhash.methods.shallow.kernel import Bandwidth, KernelHash, draw_kernel
+from centerhash.methods.shallow.kernel import Bandwidth, KernelHash
 
-# The codes of so many rows are improved at once, so that they stay in the CPU's cache.
-_BLOCK = 1024
+# The codes of a block of rows stay in the CPU's cache.
+_BLOCK_ROWS = 1024
 
 
 def ridge_solution(inputs: Floats, targets: Floats, ridge: float) -> Floats:
-    """Weights (M, T) that minimize ||inputs (n, M) @ weights - targets (n, T)||^2 + ridge ||weights||^2."""
+    """Solve the weights (M, T) that minimize ||inputs (n, M) @ weights - targets (n, T)||^2 + ridge ||weights||^2."""
     gram = inputs.T @ inputs + ridge * np.eye(inputs.shape[1])
     return np.asarray(np.linalg.solve(gram, inputs.T @ targets), dtype=np.float64)
 
 
 def discrete_cyclic_descent(codes: Floats, pull: Floats, classifier: Floats, sweeps: int) -> Floats:
-    """Codes (n, K) that lower ||B W||^2 - 2 tr(B^T Q), one bit of all rows at a time: the paper's DCC.
+    """Return codes (n, K) that lower ||B W||^2 - 2 tr(B^T Q), one bit of all rows at a time: the paper's DCC.
 
     With its other bits fixed, bit k of a row is best at sign(q_k - sum over bits j != k of b_j <w_j, w_k>);
-    pull is Q (n, K), classifier W (K, C). Rows are independent. Ends when a sweep over the bits changes nothing.
+    pull is Q (n, K), classifier W (K, C). Rows are independent. Iteration ends when a sweep changes no bit.
     """
-    # only inner products of W's rows count, and K columns are enough to hold them
+    # Only inner products of W's rows count, for which K columns suffice.
     narrow = classifier.shape[1] <= classifier.shape[0]
     factor = classifier if narrow else np.linalg.qr(classifier.T)[1].T
     improved = codes.copy()
-    for start in range(0, len(codes), _BLOCK):
-        rows = slice(start, start + _BLOCK)
+    for start in range(0, len(codes), _BLOCK_ROWS):
+        rows = slice(start, start + _BLOCK_ROWS)
         _sweep(improved[rows], pull[rows], factor, sweeps)
     return improved
 
@@ -42,22 +42,23 @@ def _sweep(codes: Floats, pull: Floats, factor: Floats, sweeps: int) -> None:
     """Improve codes (B, K) in place. B W is kept up to date, so that a bit costs a product with w_k alone."""
     outputs, squares = codes @ factor, (factor**2).sum(axis=1)
     for _ in range(sweeps):
-        changed = False
+        changes = 0
         for bit, direction in enumerate(factor):
             push = pull[:, bit] - outputs @ direction + codes[:, bit] * squares[bit]
-            wrong = np.flatnonzero(push * codes[:, bit] < 0)  # at 0 both values are equally good: stay
+            # At 0 both values are equally good, and the bit stays.
+            wrong = np.flatnonzero(push * codes[:, bit] < 0)
             codes[wrong, bit] *= -1
             outputs[wrong] += 2 * np.outer(codes[wrong, bit], direction)
-            changed = changed or wrong.size > 0
-        if not changed:
+            changes += wrong.size
+        if not changes:
             break
 
 
 class SDH(KernelHash):
     """SDH (Shen et al., 2015): discrete codes that predict the labels linearly.
 
-    Supervised Discrete Hashing, CVPR 2015. Anchors, lambda, nu and iterations are those of the paper, the rest as a
-    validation split preferred. New features get the signs of the hash function, which is fitted to the codes.
+    Supervised Discrete Hashing, CVPR 2015. Anchors, lambda, nu and iterations are those of the paper; a validation split
+    preferred the other defaults. The signs of the hash function, which is fitted to the codes, encode new features.
     """
 
     needs_labels = True
@@ -84,13 +85,13 @@ class SDH(KernelHash):
     def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit P (M, K) to labels Y (n, C) and kernels X (n, M): W, then codes B, then P, each with the others fixed.
 
-        The paper's objective with a ridge for P besides W's, which never rises (for B, a better one is taken):
+        The objective is the paper's with a ridge for P besides W's, and never rises; B is improved, not optimal:
         ||Y - B W||^2 + lambda ||W||^2 + nu (||B - X P||^2 + n smooth ||P||^2). B starts at random.
         """
         generator, rows = np.random.default_rng(self.seed), len(features)
-        kernel, _ = draw_kernel(features, self.anchor_count, self.bandwidth, bool(self.normalize), generator)
+        self.sample_anchors(features, self.anchor_count, self.bandwidth, generator)
         # The column of ones stands for a bias, as in the authors' code.
-        columns = np.hstack([kernel(features), np.ones((rows, 1))])
+        columns = np.hstack([self.kernel(features), np.ones((rows, 1))])
         targets = prepare(labels, self.scaled)
         codes = np.where(generator.random((rows, self.bits)) < 0.5, -1.0, 1.0)
         function = ridge_solution(columns, codes, self.smooth * rows)
@@ -100,4 +101,4 @@ class SDH(KernelHash):
             codes = discrete_cyclic_descent(codes, pull, classifier, self.sweeps)
             function = ridge_solution(columns, codes, self.smooth * rows)
             progress(STAGE, iteration + 1, self.iterations)
-        self._set(kernel, function[:-1], -function[-1])
+        self.weights, self.offset = function[:-1], -function[-1]
