@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed
 from centerhash.index import near_pairs, scan
-from centerhash.index.near_pairs import code_pairs, star_groups, view_hits
+from centerhash.index.near_pairs import code_pairs, view_hits
 
 
 def toy(seed: int, count: int = 40, views: int = 3) -> tuple[Packed, NDArray[np.uint64]]:
@@ -71,24 +71,3 @@ def test_more_pairs_than_room() -> None:
     assert pairs.first.size == 2 * 650 * 649 // 2 > scan.ROOM
     assert (general[pairs.first] == general[pairs.second]).all()
     assert (pairs.first < pairs.second).all()
-
-
-@given(st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11))), st.permutations(range(12)))
-def test_groups_are_stars(edges: set[tuple[int, int]], order: list[int]) -> None:
-    linked = {row: {b for a, b in edges if a == row} | {a for a, b in edges if b == row} for row in order}
-    groups = star_groups(order, lambda row: sorted(linked[row]))
-    grouped = [row for group in groups for row in group]
-    assert len(grouped) == len(set(grouped))
-    others = {row for group in groups for row in group[1:]}
-    for keep, *rest in groups:
-        assert rest
-        assert all(row in linked[keep] for row in rest)
-        assert all(order.index(keep) < order.index(row) for row in rest)
-    kept = [row for row in order if row not in others]
-    assert not any(b in linked[a] for a in kept for b in kept if a != b)
-
-
-def test_a_chain_does_not_grow() -> None:
-    chain = {0: [1], 1: [0, 2], 2: [1, 3], 3: [2]}
-    assert star_groups([0, 1, 2, 3], lambda row: chain[row]) == [[0, 1], [2, 3]]
-    assert star_groups([1, 0, 2, 3], lambda row: chain[row]) == [[1, 0, 2]]

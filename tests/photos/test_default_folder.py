@@ -10,7 +10,8 @@ import pytest
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.model.model import HashModel
 from centerhash.photos import PhotoIndex
-from centerhash.photos.thumbnails import default_folder, thumbnail
+from centerhash.photos.photo_index import default_folder
+from centerhash.photos.thumbnails import thumbnail
 from tests.photos.pictures import picture, save, save_many
 
 
@@ -26,30 +27,32 @@ def open_and_close(pictures: Path, model: Path | None = None) -> Path:
         return photos.folder
 
 
-def test_next_to_the_pictures(pictures: Path, image_run: Path) -> None:
+def test_of_twice(pictures: Path, image_run: Path) -> None:
     for model in (image_run, image_run, None):
         assert open_and_close(pictures, model) == pictures.parent / "photos.index"
 
 
-def test_in_the_cache(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_folder_in_cache(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: Path(path).name == "photos.index")
         folder = open_and_close(pictures)
     assert folder.is_relative_to(pictures.parent / "cache")
-    assert default_folder(pictures) == folder  # as long as that is there
+    # It stays the default folder as long as it exists.
+    assert default_folder(pictures) == folder
 
 
-def test_another_file_of_its_name(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = pictures.parent / "photos.index"
-    beside.write_text("a list of photos")
-    assert default_folder(pictures) != beside
-    beside.unlink()
-    assert open_and_close(pictures) == beside
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # an index that cannot be written
-    assert default_folder(pictures) != beside
+def test_default_folder_occupied(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adjacent = pictures.parent / "photos.index"
+    adjacent.write_text("a list of photos")
+    assert default_folder(pictures) != adjacent
+    adjacent.unlink()
+    assert open_and_close(pictures) == adjacent
+    # An index that cannot be written is not the default index.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert default_folder(pictures) != adjacent
 
 
-def test_another_model(pictures: Path, image_run: Path, toy_model: HashModel) -> None:
+def test_of_another_model(pictures: Path, image_run: Path, toy_model: HashModel) -> None:
     folder = open_and_close(pictures, image_run)
     toy_model.save(pictures.parent / "toy")
     with pytest.raises(ConfigError, match=r"photos\.index.*toy"):
@@ -58,7 +61,7 @@ def test_another_model(pictures: Path, image_run: Path, toy_model: HashModel) ->
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "texts"])
-def test_folders_without_pictures(pictures: Path, name: str) -> None:
+def test_of_without_pictures(pictures: Path, name: str) -> None:
     folder = pictures.parent / name
     if name != "nowhere":
         folder.mkdir()
@@ -69,7 +72,7 @@ def test_folders_without_pictures(pictures: Path, name: str) -> None:
     assert not default_folder(folder).exists()
 
 
-def test_thumbnails(tmp_path: Path) -> None:
+def test_thumbnail(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", picture(0))
     assert thumbnail(path, 60)[:2] == b"\xff\xd8"
     assert thumbnail(path, 60, "WEBP")[8:12] == b"WEBP"

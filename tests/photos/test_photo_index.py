@@ -27,8 +27,8 @@ DAYS = ("2023:05:01 10:00:00", "2024:06:01 00:00:00", "2024:06:30 23:59:59", "20
 def stored(scene_folder: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of fourteen drawn pictures with predicted labels; not to be changed."""
     folder = tmp_path_factory.mktemp("indexes") / "shapes"
-    with PhotoIndex.create(folder, image_run) as made:
-        made.add(sorted((scene_folder / "images").iterdir())[:14], labels="predicted", progress=False)
+    with PhotoIndex.create(folder, image_run) as photos:
+        photos.add(sorted((scene_folder / "images").iterdir())[:14], labels="predicted", progress=False)
     return folder
 
 
@@ -68,14 +68,14 @@ def test_search_by_image(opened: PhotoIndex, first: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["both", "semantic", "general"])
-def test_order_of_results(opened: PhotoIndex, first: Path, by: str) -> None:
+def test_search_order(opened: PhotoIndex, first: Path, by: str) -> None:
     rows = opened.search(first, k=14, by=by, rotations=False)
     values = {"both": (10, 1), "semantic": (1, 0), "general": (0, 1)}[by]
     ranked = [values[0] * row.distance + values[1] * (row.general or 0) for row in rows]
     assert ranked == sorted(ranked)
 
 
-def test_rotated_and_bordered_copies(opened: PhotoIndex, first: Path) -> None:
+def test_search_by_copies(opened: PhotoIndex, first: Path) -> None:
     image = np.asarray(Image.open(first).convert("RGB"))
     height, width, _ = image.shape
     screen = np.full((2 * height, width, 3), 20, np.uint8)
@@ -132,7 +132,7 @@ def test_search_like_examples(opened: PhotoIndex, first: Path, scene_folder: Pat
         ({"labels": "star", "after": "june"}, InputError),
     ],
 )
-def test_rejected_searches(opened: PhotoIndex, query: dict[str, Any], error: type[Exception]) -> None:
+def test_search_errors(opened: PhotoIndex, query: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         opened.search(**query)
 
@@ -140,7 +140,7 @@ def test_rejected_searches(opened: PhotoIndex, query: dict[str, Any], error: typ
 # --- lists and filters
 
 
-def test_dates_and_folders(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_list_and_count(photos: PhotoIndex, tmp_path: Path) -> None:
     home = tmp_path / "photos"
     for seed, taken in enumerate(DAYS):
         save(home / taken[:4] / f"{seed}.jpg", picture(seed, 48), taken)
@@ -169,7 +169,7 @@ def test_dates_and_folders(photos: PhotoIndex, tmp_path: Path) -> None:
     assert photos.list(1, 2)[0] == photos.list(0, 100)[0][1:3]
 
 
-def test_dates() -> None:
+def test_read_date() -> None:
     day = 24 * 3600
     texts = ("1970", "1970-02", "1970-01-02", " 1969-12-31 ")
     assert [read_date(text) for text in texts] == [0, 31 * day, day, -day]
@@ -179,7 +179,7 @@ def test_dates() -> None:
             read_date(wrong)  # type: ignore[arg-type]
 
 
-def test_counts_by_label(opened: PhotoIndex) -> None:
+def test_count_by_label(opened: PhotoIndex) -> None:
     name = max(opened.labels(), key=lambda label: opened.labels()[label])
     rows, total = opened.list(0, 100, having=name.upper())
     counts = opened.count(having=name)
@@ -207,11 +207,11 @@ def test_find(photos: PhotoIndex, tmp_path: Path) -> None:
 # --- results
 
 
-def test_results_as_data(opened: PhotoIndex, first: Path) -> None:
+def test_results_to_dict(opened: PhotoIndex, first: Path) -> None:
     results = opened.search(first, k=2)
-    found = json.loads(json.dumps(results.to_dict()))
-    assert found["results"][0]["path"] == str(first.resolve())
-    assert found["results"][0]["taken"] == (results[0].taken or datetime.min).isoformat()
+    facts = json.loads(json.dumps(results.to_dict()))
+    assert facts["results"][0]["path"] == str(first.resolve())
+    assert facts["results"][0]["taken"] == (results[0].taken or datetime.min).isoformat()
     assert results.to_pandas()["id"].tolist() == ids(results)
     page = results._repr_html_()
     assert page.count("data:image/jpeg;base64") == 2
@@ -221,7 +221,7 @@ def test_results_as_data(opened: PhotoIndex, first: Path) -> None:
 # --- opening
 
 
-def test_folders_that_are_no_photo_index(tmp_path: Path, image_run: Path, stored: Path) -> None:
+def test_is_photo_index(tmp_path: Path, image_run: Path, stored: Path) -> None:
     Index.create(tmp_path / "codes", bits=16).close()
     assert not is_photo_index(tmp_path / "codes")
     assert not is_photo_index(tmp_path)

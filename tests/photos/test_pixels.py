@@ -18,7 +18,7 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "recompressed": recompressed,
     "resized": lambda image: image.resize((100, 90)),
     "brightened": lambda image: ImageEnhance.Brightness(image).enhance(1.2),
-    "grey": lambda image: image.convert("L").convert("RGB"),
+    "gray": lambda image: image.convert("L").convert("RGB"),
     "mirrored": ImageOps.mirror,
     "flipped": ImageOps.flip,
     "rotated 90": lambda image: image.transpose(Image.Transpose.ROTATE_90),
@@ -34,12 +34,12 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("seed", range(3))
-def test_changed_copies(change: str, seed: int) -> None:
+def test_near_groups(change: str, seed: int) -> None:
     images = (picture(seed), CHANGES[change](picture(seed)), picture(99))
     assert near_groups([picture_of(image) for image in images]) == [[0, 1]]
 
 
-def test_equal_and_flat_pictures() -> None:
+def test_near_groups_of_flat_pictures() -> None:
     flat = [Image.new("RGB", (50, 50), (level, level, level)) for level in (10, 11, 200)]
     images = [picture(0), *flat, picture(0).copy()]
     assert near_groups([picture_of(image) for image in images]) == [[0, 4]]
@@ -48,20 +48,19 @@ def test_equal_and_flat_pictures() -> None:
 def test_hash_of_imagehash() -> None:
     """Both sample 32 x 32 pixels in the same way, so that only the hash is compared."""
     images = [picture(seed, 32).convert("L") for seed in range(40)]
-    grey = [np.repeat(np.repeat(np.asarray(image), 2, axis=0), 2, axis=1) for image in images]
     expected = np.stack([imagehash.phash(image).hash.ravel() for image in images])
-    hashes = np.stack([pixels.views_of(each)[0] for each in grey])
+    enlarged = [image.resize((SIDE, SIDE), Image.Resampling.NEAREST).convert("RGB") for image in images]
+    hashes = np.stack([picture_of(image).views[0] for image in enlarged])
     bits = np.unpackbits(hashes.view(np.uint8)).reshape(len(images), 64)
-    # two frequencies may be equal to the median but for rounding
+    # Two frequencies may be equal to the median except for rounding.
     assert (bits != expected).sum(axis=1).max() <= 2
 
 
 def test_views_of_orientations() -> None:
-    grey = picture_of(picture(5)).grey
-    views = pixels.views_of(grey)
+    gray, views, _ = picture_of(picture(5))
     for orientation in range(pixels.ORIENTATIONS):
-        whole = pixels.views_of(np.ascontiguousarray(oriented(grey, orientation)))[0]
-        assert int(whole ^ views[orientation]).bit_count() <= 2
+        image = Image.fromarray(np.ascontiguousarray(oriented(gray, orientation))).convert("RGB")
+        assert int(picture_of(image).views[0] ^ views[orientation]).bit_count() <= 2
     assert views.shape == (len(view_boxes()),)
 
 
@@ -74,11 +73,11 @@ def test_views_of_windows() -> None:
         assert int(picture_of(cut).views[0] ^ views[view]).bit_count() <= HASH_BITS // 2
 
 
-def test_bars_of_screenshots() -> None:
-    grey = np.asarray(screenshot(picture(1)).convert("L").resize((2 * SIDE, 2 * SIDE)))
-    left, top, width, height = content_box(grey)
+def test_content_box() -> None:
+    gray = np.asarray(screenshot(picture(1)).convert("L").resize((2 * SIDE, 2 * SIDE)))
+    left, top, width, height = content_box(gray)
     assert (left, width) == (0, 1)
     assert top == pytest.approx(110 / 420, abs=0.02)
     assert height == pytest.approx(200 / 420, abs=0.03)
-    assert content_box(picture_of(picture(1)).grey) == WHOLE
+    assert content_box(picture_of(picture(1)).gray) == WHOLE
     assert content_box(np.zeros((SIDE, SIDE), np.uint8)) == WHOLE

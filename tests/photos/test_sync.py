@@ -27,12 +27,12 @@ from tests.toys import process_environment, wait_until
 def counts(photos: PhotoIndex, entries: Any, **choice: Any) -> dict[str, int]:
     """Return what an `add` counted, without zeros and labels."""
     done = photos.add(entries, progress=False, **choice)
-    found = {name: getattr(done, name) for name in ("added", "known", "moved", "gone", "removed")}
-    return {name: count for name, count in {**found, "broken": len(done.broken)}.items() if count}
+    numbers = {name: getattr(done, name) for name in ("added", "known", "moved", "gone", "removed")}
+    return {name: count for name, count in {**numbers, "broken": len(done.broken)}.items() if count}
 
 
-def shown(photos: PhotoIndex) -> list[str]:
-    """Return the names of the files of all photos that are shown."""
+def visible_names(photos: PhotoIndex) -> list[str]:
+    """Return the names of the files of all photos that are not hidden."""
     rows, total = photos.list(0, 100)
     assert total == len(photos) == len(rows)
     return sorted(Path(path).name for row in rows for path in row.paths)
@@ -45,7 +45,7 @@ def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "content_key", forbidden)
 
 
-# --- a table of changes: what happens to the folder of 0.png, 1.png, 2.png, what a second scan counts, what is shown
+# --- changes of a folder of 0.png, 1.png, 2.png; the counts of a second scan; the names of visible files
 
 
 def rename(folder: Path) -> None:
@@ -115,7 +115,7 @@ CHANGES: list[tuple[Callable[[Path], None], dict[str, int], list[str]]] = [
 @pytest.mark.parametrize(
     ("change", "expected", "names"), CHANGES, ids=[case[0].__name__.strip("<>") for case in CHANGES]
 )
-def test_changes(
+def test_add_after_change(
     photos: PhotoIndex, tmp_path: Path, change: Any, expected: dict[str, int], names: list[str]
 ) -> None:
     folder = tmp_path / "photos"
@@ -123,7 +123,7 @@ def test_changes(
     assert counts(photos, folder) == {"added": 3}
     change(folder)
     assert counts(photos, folder) == expected
-    assert shown(photos) == names
+    assert visible_names(photos) == names
     for row in photos.list(0, 100)[0]:
         assert all(id_of(Path(path)) == row.id for path in row.paths)
     assert photos.verify() == []
@@ -132,9 +132,7 @@ def test_changes(
     assert again["known"] == len(list(folder.rglob("*.png"))) - again.get("broken", 0)
 
 
-def test_unchanged_files_are_not_read(
-    photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_unchanged_files(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = save_many(tmp_path / "photos", 3)
     (tmp_path / "photos" / "link.png").symlink_to(paths[0].name)
     photos.add(tmp_path / "photos", progress=False)
@@ -144,7 +142,7 @@ def test_unchanged_files_are_not_read(
     assert photos.index.version == version
 
 
-def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_vanished_files(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "photos"
     paths = save_many(folder, 3)
     copied = Path(shutil.copy2(paths[0], folder / "copy.png"))
@@ -167,9 +165,7 @@ def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pyte
     assert (len(photos), photos.labels(), photos.missing()) == (3, labels, [])
 
 
-def test_closed_folders_are_not_gone(
-    photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_closed_folders(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_many(tmp_path / "photos" / "closed", 2)
     save(tmp_path / "photos" / "open.png", picture(9))
     photos.add(tmp_path / "photos", progress=False)
@@ -188,9 +184,7 @@ def test_closed_folders_are_not_gone(
     assert counts(photos, tmp_path / "photos") == {"known": 1, "gone": 2}
 
 
-def test_a_file_written_meanwhile(
-    photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_changing_file(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = save_many(tmp_path / "photos", 2)
 
     def writing(path: str) -> Any:
@@ -205,7 +199,7 @@ def test_a_file_written_meanwhile(
     assert counts(photos, tmp_path / "photos") == {"added": 1, "known": 1}
 
 
-def test_folders_that_are_empty_or_gone(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_add_missing_folders(photos: PhotoIndex, tmp_path: Path) -> None:
     for name in ("drive", "photos", "empty"):
         save(tmp_path / name / "a.png", picture(len(name)))
     photos.add([tmp_path / name for name in ("drive", "photos", "empty")], progress=False)
@@ -220,17 +214,15 @@ def test_folders_that_are_empty_or_gone(photos: PhotoIndex, tmp_path: Path) -> N
     assert counts(photos, tmp_path / "drive") == {"gone": 1}
 
 
-def test_copies_of_a_file_written_meanwhile(
-    photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_changing_copies(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = save(tmp_path / "photos" / "a.png", picture(0))
     shutil.copy(first, tmp_path / "photos" / "b.png")
 
     def writing(path: str) -> str:
-        found = content_key(path)
+        key = content_key(path)
         if path == str(first):
             set_time(first, 1)
-        return found
+        return key
 
     with monkeypatch.context() as patch:
         patch.setattr(sync, "content_key", writing)
@@ -253,14 +245,12 @@ def test_copies_of_a_file_written_meanwhile(
         ("changed", {"added": 1, "known": 2}),
     ],
 )
-def test_removed_stays_removed(
-    photos: PhotoIndex, tmp_path: Path, again: str, expected: dict[str, int]
-) -> None:
+def test_add_removed_photos(photos: PhotoIndex, tmp_path: Path, again: str, expected: dict[str, int]) -> None:
     folder = tmp_path / "photos"
     first, *_ = save_many(folder, 3)
     photos.add(folder, progress=False)
     assert photos.remove(first) == 1
-    assert shown(photos) == ["1.png", "2.png"]
+    assert visible_names(photos) == ["1.png", "2.png"]
     if again == "changed":
         save(first, picture(50))
     entries: dict[str, Any] = {
@@ -275,7 +265,7 @@ def test_removed_stays_removed(
     assert photos.verify() == []
 
 
-def test_removed_folders(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_remove_folders(photos: PhotoIndex, tmp_path: Path) -> None:
     save_many(tmp_path / "a", 1)
     save(tmp_path / "b" / "c" / "2.png", picture(2))
     save(tmp_path / "b" / "3.png", picture(3))
@@ -296,7 +286,7 @@ def test_remove_missing(photos: PhotoIndex, tmp_path: Path) -> None:
     photos.add(tmp_path / "photos", progress=False)
     assert photos.remove(photos.missing()) == 1
     assert photos.remove([]) == photos.remove("nowhere") == 0
-    assert (shown(photos), photos.missing()) == ([second.name], [])
+    assert (visible_names(photos), photos.missing()) == ([second.name], [])
 
 
 # --- labels
@@ -305,7 +295,9 @@ def test_remove_missing(photos: PhotoIndex, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "given", "predicted"), [(None, 2, 1), ("given", 2, 0), ("predicted", 0, 3), ("none", 0, 0)]
 )
-def test_labels(photos: PhotoIndex, tmp_path: Path, choice: str | None, given: int, predicted: int) -> None:
+def test_add_labels(
+    photos: PhotoIndex, tmp_path: Path, choice: str | None, given: int, predicted: int
+) -> None:
     save_many(tmp_path / "photos" / "images", 3)
     (tmp_path / "photos" / "labels.csv").write_text(
         "file_name,labels\nimages/0.png,zebra|star\nimages/1.png,\n"
@@ -330,7 +322,7 @@ def test_labels(photos: PhotoIndex, tmp_path: Path, choice: str | None, given: i
         (None, {}, ConfigError),
     ],
 )
-def test_rejected(
+def test_add_errors(
     photos: PhotoIndex, tmp_path: Path, entries: str | None, choice: dict[str, Any], error: type[Exception]
 ) -> None:
     save_many(tmp_path / "photos", 1)
@@ -340,7 +332,7 @@ def test_rejected(
     assert len(photos) == 0
 
 
-def test_names_that_are_no_text(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_add_undecodable_names(photos: PhotoIndex, tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     save_many(folder, 2)
     (folder / "0.png").rename(folder / os.fsdecode(b"\xff.png"))
@@ -353,7 +345,7 @@ def test_names_that_are_no_text(photos: PhotoIndex, tmp_path: Path) -> None:
 # --- other processes
 
 
-def test_a_second_sync(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_add_meanwhile(photos: PhotoIndex, tmp_path: Path) -> None:
     save_many(tmp_path / "photos", 1)
     busy = pytest.raises(InputError, match=str(os.getpid()))
     with writer_lock(photos.folder / "sync.lock", ""), busy:
@@ -362,7 +354,7 @@ def test_a_second_sync(photos: PhotoIndex, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_resumed(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_add_after_kill(photos: PhotoIndex, tmp_path: Path) -> None:
     paths = save_many(tmp_path / "photos", 24)
     code = (
         "import sys; from centerhash.photos import PhotoIndex; "
@@ -380,10 +372,10 @@ def test_killed_and_resumed(photos: PhotoIndex, tmp_path: Path) -> None:
     assert 3 <= before < 24
     assert photos.verify() == []
     assert counts(photos, tmp_path / "photos") == {"added": 24 - before, "known": before}
-    assert shown(photos) == sorted(path.name for path in paths)
+    assert visible_names(photos) == sorted(path.name for path in paths)
 
 
-def test_damaged_rows(photos: PhotoIndex, tmp_path: Path) -> None:
+def test_verify_damaged_rows(photos: PhotoIndex, tmp_path: Path) -> None:
     save_many(tmp_path / "photos", 2)
     photos.add(tmp_path / "photos", progress=False)
     photos.close()
@@ -397,12 +389,12 @@ def test_damaged_rows(photos: PhotoIndex, tmp_path: Path) -> None:
     assert "0.png" in problems[0]
 
 
-def test_plain_files(tmp_path: Path) -> None:
+def test_file_at(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", picture(0))
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "loop").symlink_to("loop")
     status = path.stat()
-    found = file_at(str(tmp_path / "link"))
-    assert found is not None
-    assert (found.path, found.size, found.modified) == (str(path), status.st_size, status.st_mtime_ns)
+    file = file_at(str(tmp_path / "link"))
+    assert file is not None
+    assert (file.path, file.size, file.modified) == (str(path), status.st_size, status.st_mtime_ns)
     assert [file_at(str(tmp_path / name)) for name in ("loop", "nowhere", ".", "a\0b")] == [None] * 4

@@ -28,8 +28,8 @@ def fill(folder: Path) -> Path:
     """Make a folder of nine photos; `below` has a copy of one, another one in small, and two more photos."""
     (folder / "below").mkdir(parents=True)
     for number, name in enumerate(NAMES):
-        place = folder / "below" if name in ("boats", "astronaut") else folder
-        file = Path(shutil.copy(SAMPLES / f"{name}.jpg", place))
+        target = folder / "below" if name in ("boats", "astronaut") else folder
+        file = Path(shutil.copy(SAMPLES / f"{name}.jpg", target))
         when = datetime(2024, 1 + number, 3).timestamp()
         os.utime(file, (when, when))
     shutil.copy2(folder / "dog.jpg", folder / "below" / "dog again.jpg")
@@ -93,7 +93,7 @@ def served(photos: PhotoIndex, tmp_path_factory: pytest.TempPathFactory) -> Iter
     assert "Traceback" not in log.read_text()
 
 
-# its event loop must not run beside that of other tests
+# The event loop of the browser must not run next to that of other tests.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with chromium() as opened:

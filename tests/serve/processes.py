@@ -74,7 +74,7 @@ class Watched:
         self.page.goto(address)
 
     def _listen(self, message: Any) -> None:
-        # the tests send requests that are refused
+        # The tests send requests that are rejected.
         if message.type == "error" and "status of 4" not in message.text:
             self.complaints.append(message.text)
 

@@ -31,19 +31,19 @@ def test_search_while_adding(empty: PhotoIndex, tmp_path: Path, monkeypatch: pyt
             release.wait()
 
     syncing = BackgroundSync(empty, [tmp_path / "pictures"], done.append, hold)
-    app = create_app(empty, adding=lambda: syncing.left)
+    app = create_app(empty, adding=lambda: syncing.remaining)
     with empty, TestClient(app, base_url="http://localhost") as client, syncing:
         held.wait()
-        some = client.get("/health").json()
-        assert 0 < some["size"] < 9
-        assert some["adding"] > 0
+        before = client.get("/health").json()
+        assert 0 < before["size"] < 9
+        assert before["adding"] > 0
         (first, *_) = client.get("/items").json()["items"]
         assert client.get("/search", params={"id": first["id"]}).status_code == 200
         release.set()
         wait_until(lambda: bool(done), "all photos are added")
         health = client.get("/health").json()
         assert (health["adding"], health["size"], done[0].added) == (0, 9, 9)
-        assert health["changes"] != some["changes"]
+        assert health["changes"] != before["changes"]
         assert client.get("/search?labels=dog").json()["results"][0]["path"] == "dog again.jpg"
 
 
@@ -61,10 +61,10 @@ def test_stop_and_resume(empty: PhotoIndex, tmp_path: Path, monkeypatch: pytest.
         with syncing:
             held.wait()
         assert not done
-        assert syncing.left == 0
+        assert syncing.remaining == 0
         assert 0 < len(empty) < 9
         with BackgroundSync(empty, [tmp_path / "pictures"], done.append) as again:
-            wait_until(lambda: again.left == 0, "all photos are added")
+            wait_until(lambda: again.remaining == 0, "all photos are added")
         assert len(empty) == 9
         assert done[0].known > 0
 

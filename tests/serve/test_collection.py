@@ -12,7 +12,7 @@ from PIL import Image
 
 from centerhash.photos import PhotoIndex
 from centerhash.serve import Settings, create_app
-from centerhash.serve.collection import LARGE, SIDE, folder_names
+from centerhash.serve.collection import PREVIEW_SIDE, THUMBNAIL_SIDE, folder_names
 from tests.serve.toys import error_of, upload
 from tests.toys import wait_until
 
@@ -49,7 +49,7 @@ def test_filters(client: TestClient, photos: PhotoIndex, query: Any) -> None:
 
 
 def test_folders(client: TestClient) -> None:
-    # the copy of a photo in another folder counts there as well
+    # The copy of a photo in another folder counts there as well.
     assert client.get("/counts").json()["folders"] == {"pictures": 10, "pictures/below": 4}
     for name, total in (("pictures", 9), ("pictures/below", 4), ("below", 0), ("/", 0), ("..", 0)):
         assert client.get("/items", params={"under": name}).json()["total"] == total, name
@@ -91,7 +91,7 @@ def test_originals(client: TestClient, photos: PhotoIndex, pictures: Path) -> No
     assert "attachment" in client.get(url, params={"download": True}).headers["content-disposition"]
 
 
-@pytest.mark.parametrize(("route", "side"), [("thumbnails", SIDE), ("previews", LARGE)])
+@pytest.mark.parametrize(("route", "side"), [("thumbnails", THUMBNAIL_SIDE), ("previews", PREVIEW_SIDE)])
 def test_thumbnails(client: TestClient, photos: PhotoIndex, route: str, side: int) -> None:
     id = id_of(photos, "street.jpg")
     original = photos.get(id)
@@ -137,7 +137,7 @@ def test_no_path_of_the_machine(mine: PhotoIndex, tmp_path: Path) -> None:
             "/items?under=/",
         ]
         paths += [f"/{name}/{owl}" for name in ("items", "thumbnails", "previews", "images")]
-        paths += [f"/search?id={dog}", "/search?id=x", "/typed?text=owl", "/openapi.json", "/nowhere", "/"]
+        paths += [f"/search?id={dog}", "/search?id=x", "/parse?text=owl", "/openapi.json", "/nowhere", "/"]
         answers = [client.get(path) for path in paths]
         answers.append(client.post("/search", files=upload(mine.image(dog).read_bytes())))
         answers.append(client.post("/search", files=upload(b"torn")))
@@ -158,10 +158,8 @@ def test_duplicates(client: TestClient, photos: PhotoIndex, pictures: Path) -> N
     ]
     assert groups == expected
     assert groups[0] == ("same", ["pictures/dog.jpg", "pictures/below/dog again.jpg"])
-    assert (groups[1][0], set(groups[1][1])) == (
-        "near",
-        {"pictures/cat-lying.jpg", "pictures/below/small.png"},
-    )
+    kind, near = groups[1]
+    assert (kind, set(near)) == ("near", {"pictures/cat-lying.jpg", "pictures/below/small.png"})
     assert answer["images"] == 10
     first = answer["groups"][0]["items"][0]
     assert (first["bytes"], first["width"]) == ((pictures / "dog.jpg").stat().st_size, 512)

@@ -97,7 +97,7 @@ def test_uploads_at_once(photos: PhotoIndex, pictures: Path, monkeypatch: pytest
         answer = client.post("/search", files=upload(data))
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         error_of(answer)
-        # quick work does not wait for slow work
+        # Quick work does not wait for slow work.
         assert client.get("/items").status_code == 200
         release.set()
         first.join()
@@ -105,19 +105,19 @@ def test_uploads_at_once(photos: PhotoIndex, pictures: Path, monkeypatch: pytest
         assert client.post("/search", files=upload(data)).status_code == 200
 
 
-def test_full_lane() -> None:
+def test_full_worker_pool() -> None:
     release = threading.Event()
 
     async def scenario() -> None:
-        lane = WorkerPool("test", 1, 1)
-        started = [asyncio.create_task(lane.run(release.wait)) for _ in range(2)]
+        pool = WorkerPool("test", 1, 1)
+        started = [asyncio.create_task(pool.run(release.wait)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(Busy):
-            await lane.run(int)
+            await pool.run(int)
         release.set()
         assert await asyncio.gather(*started) == [True, True]
-        assert await lane.run(int) == 0
-        lane.close()
+        assert await pool.run(int) == 0
+        pool.close()
 
     asyncio.run(scenario())
 

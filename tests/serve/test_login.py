@@ -59,9 +59,9 @@ def test_routes_need_the_password(guarded: Guarded, photos: PhotoIndex) -> None:
 
 def test_login_and_logout(guarded: Guarded) -> None:
     client = guarded()
-    for path, place in (("/", "login"), ("/images/x", "../login")):
+    for path, location in (("/", "login"), ("/images/x", "../login")):
         answer = client.get(path, headers=HTML)
-        assert (answer.status_code, answer.headers["location"]) == (303, place)
+        assert (answer.status_code, answer.headers["location"]) == (303, location)
     answer = log_in(client)
     assert (answer.status_code, answer.headers["location"]) == (303, "./")
     cookie = answer.headers["set-cookie"].lower()
@@ -110,23 +110,23 @@ def test_new_password_ends_sessions(guarded: Guarded) -> None:
     first = guarded()
     log_in(first)
     header = {"cookie": f"session={first.cookies['session']}"}
-    # another process of the same server shares its sessions
+    # Another process of the same server shares its sessions.
     assert guarded().get("/items", headers=header).status_code == 200
     assert guarded("another password").get("/items", headers=header).status_code == 401
 
 
 def test_wrong_passwords_delay_others() -> None:
     async def scenario() -> None:
-        guesses = login.PasswordCheck(PASSWORD.encode())
-        wrong = [asyncio.create_task(guesses.is_right(b"wrong")) for _ in range(16)]
+        check = login.PasswordCheck(PASSWORD.encode())
+        wrong = [asyncio.create_task(check.is_right(b"wrong")) for _ in range(16)]
         await asyncio.sleep(0)
-        # the right one is not told apart before its turn
+        # The right password is not compared before its turn.
         for guess in (b"wrong", PASSWORD.encode()):
             with pytest.raises(Busy):
-                await guesses.is_right(guess)
+                await check.is_right(guess)
         for task in wrong[1:]:
             task.cancel()
         assert await wrong[0] is False
-        assert await guesses.is_right(PASSWORD.encode())
+        assert await check.is_right(PASSWORD.encode())
 
     asyncio.run(scenario())

@@ -17,7 +17,7 @@ from tests.serve.toys import PASSWORD
 from tests.toys import write_images
 
 pytestmark = pytest.mark.slow
-# drops or pastes a file: its bytes, or a number of zeros
+# Drops or pastes a file: its bytes, or a number of zeros.
 GIVE = """([way, name, type, bytes]) => {
     const held = new DataTransfer();
     held.items.add(new File([new Uint8Array(bytes)], name, { type }));
@@ -129,7 +129,7 @@ def test_labels_and_weights(opened: Watched) -> None:
     assert page.evaluate("document.activeElement.type") == "range"
     assert page.locator("#weights output").all_inner_texts() == ["100 %", "0 %"]
     opened.until_here(lambda: len(opened.ids()) == 1, "only the dog fits")
-    # many changes in quick succession are one search
+    # Many changes in quick succession are one search.
     assert len([url for url in opened.requests[before:] if "/search" in url]) <= 2
     page.go_back()
     opened.answered("Photos")

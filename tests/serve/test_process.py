@@ -24,7 +24,7 @@ def test_folder_until_sigterm(tmp_path: Path) -> None:
         assert client.get("/items").json()["total"] == 9
         answer = client.post("/search", files=upload((folder / "owl.jpg").read_bytes()))
         assert answer.json()["results"][0]["path"] == "owl.jpg"
-        # both servers of a folder work; only one adds photos
+        # Both servers of a folder work, but only one adds photos.
         with serving(folder, tmp_path / "second") as second, second.client() as other:
             assert other.get("/items").json()["total"] == 9
         server.process.send_signal(signal.SIGTERM)
@@ -49,7 +49,7 @@ def test_two_workers(photos: PhotoIndex, tmp_path: Path) -> None:
                 assert client.get("/items").status_code == 401
                 answer = client.get("/search", params={"labels": "dog"}, headers=BEARER)
                 assert answer.json()["results"][0]["path"] == "dog again.jpg"
-            # the session of one worker counts for the other
+            # The session of one worker is valid for the other.
             client.post("/login", data={"password": PASSWORD})
             assert {client.get("/items").status_code for _ in range(8)} == {200}
         process.send_signal(signal.SIGTERM)

@@ -99,8 +99,8 @@ def test_search_in_folder(client: TestClient, photos: PhotoIndex, pictures: Path
         assert ids(client.get("/search", params={"labels": "dog", "under": folder})) == []
 
 
-def test_read_text(client: TestClient) -> None:
-    answer = client.get("/typed", params={"text": "two cats and a bicyle without people"}).json()
+def test_parse(client: TestClient) -> None:
+    answer = client.get("/parse", params={"text": "two cats and a bicyle without people"}).json()
     assert answer == {"labels": {"cat": 1.0}, "without": ["person"], "unknown": {"bicyle": ["bicycle"]}}
 
 

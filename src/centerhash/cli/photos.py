@@ -22,8 +22,8 @@ photos_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-_MAX_GROUPS = 50  # of duplicates in the table; --json lists all
-PlaceArgument = Annotated[
+_MAX_TABLE_GROUPS = 50
+FolderArgument = Annotated[
     Path,
     typer.Argument(
         metavar="INDEX_OR_FOLDER",
@@ -40,30 +40,30 @@ BeforeOption = Annotated[
 ]
 
 
-def _open(place: Path, *, model: str | None = None, read_only: bool = False, **opening: Any) -> PhotoIndex:
+def _open(folder: Path, *, model: str | None = None, read_only: bool = False, **options: Any) -> PhotoIndex:
     """Open an index, or the default index of a folder of pictures, which is printed."""
     from centerhash.index import is_index
     from centerhash.photos import PhotoIndex
 
-    if is_index(place):
-        return PhotoIndex.open(place, read_only=read_only, **opening)
-    photos = PhotoIndex.of(place, model, **opening)
+    if is_index(folder):
+        return PhotoIndex.open(folder, read_only=read_only, **options)
+    photos = PhotoIndex.of(folder, model, **options)
     console.log(f"index: {photos.folder}")
     return photos
 
 
-def _filled(place: Path, **opening: Any) -> PhotoIndex:
-    """Open as `_open`; the default index of a folder is filled with the folder if it is empty."""
-    photos = _open(place, **opening)
+def _open_filled(folder: Path, **options: Any) -> PhotoIndex:
+    """Open as `_open`; if the default index of a folder of pictures is empty, add the folder to it."""
+    photos = _open(folder, **options)
     if not photos.index.read_only and not len(photos):
         with console.progress() as report:
-            photos.add(place, progress=report)
+            photos.add(folder, progress=report)
     return photos
 
 
 @photos_app.command()
 def add(
-    place: PlaceArgument,
+    folder: FolderArgument,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -97,24 +97,25 @@ def add(
     from centerhash.index import is_index
     from centerhash.photos import PhotoIndex
 
-    if not place.exists():
+    if not folder.exists():
         if not paths:
-            raise ConfigError(f"there is no index or folder '{place}': name what to add to a new index.")
-        find_images(paths)  # a new index is not left behind empty
-        PhotoIndex.create(place, model).close()
-    entries = paths or (None if is_index(place) else place)
-    with _open(place, model=model, device=device, engine=engine) as photos:
+            raise ConfigError(f"there is no index or folder '{folder}': name what to add to a new index.")
+        # No index is created if there are no images.
+        find_images(paths)
+        PhotoIndex.create(folder, model).close()
+    entries = paths or (None if is_index(folder) else folder)
+    with _open(folder, model=model, device=device, engine=engine) as photos:
         check_model(photos.index, model)
         with console.progress() as report:
-            done = photos.add(entries, labels=labels, with_removed=with_removed, progress=report)
-        engine_used = console.features_by(photos.index.encoder().used_engine) if done.added else ""
-        now = f"{console.counted(len(photos), 'photo')} in {photos.folder}{engine_used}"
-    console.report_added(done, now)
+            result = photos.add(entries, labels=labels, with_removed=with_removed, progress=report)
+        used_engine = console.features_by(photos.index.encoder().used_engine) if result.added else ""
+        size = f"{console.counted(len(photos), 'photo')} in {photos.folder}{used_engine}"
+    console.report_added(result, size)
 
 
 @photos_app.command()
 def search(
-    place: PlaceArgument,
+    folder: FolderArgument,
     image: Annotated[Path | None, typer.Argument(help="picture to search by", show_default=False)] = None,
     id: Annotated[str | None, typer.Option(help="search by a photo of the index")] = None,
     labels: Annotated[
@@ -147,17 +148,17 @@ def search(
     Examples: `centerhash photos search pictures dog.jpg`,
     `centerhash photos search pictures --labels "a cat without people" --after 2024`
     """
-    from centerhash.photos.words import match
+    from centerhash.photos.text_query import match
 
     query = passed(id=id, labels=labels, like=like)
     if len(query) + (image is not None) != 1:
         raise ConfigError("search by one of IMAGE, --id, --labels, --like.")
     query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
     query |= passed(after=after, before=before, under=under)
-    with _filled(place, read_only=True, device=device, engine=engine) as photos:
+    with _open_filled(folder, read_only=True, device=device, engine=engine) as photos:
         results = photos.search(image, k=k, rotations=rotations, **query)
         known = [*photos.labels(), *photos.index.classes] if having or without else []
-        used = console.features_by(photos.index.encoder().used_engine) if image is not None else ""
+        used_engine = console.features_by(photos.index.encoder().used_engine) if image is not None else ""
     if as_json:
         console.print_json(results.to_dict())
         return
@@ -165,12 +166,12 @@ def search(
     console.warn([f"no photo carries the label '{name}'." for name in unknown])
     console.show_query(results.labels)
     dated = {} if after is None and before is None else {"date": _day}
-    console.show_results(results, {**dated, "path": _paths}, used)
+    console.show_results(results, {**dated, "path": _paths}, used_engine)
 
 
 @photos_app.command("list")
 def list_(
-    place: PlaceArgument,
+    folder: FolderArgument,
     k: arguments.KOption = 20,
     skip: Annotated[int, typer.Option(min=0, help="how many of the newest to skip")] = 0,
     having: arguments.HavingOption = None,
@@ -185,7 +186,7 @@ def list_(
     Example: `centerhash photos list pictures --after 2024-06 --before 2024-09`
     """
     filters = passed(having=having, without=without, after=after, before=before, under=under)
-    with _filled(place, read_only=True) as photos:
+    with _open_filled(folder, read_only=True) as photos:
         rows, total = photos.list(skip, k, **filters)
     if as_json:
         console.print_json({"items": [row.to_dict() for row in rows], "total": total})
@@ -197,7 +198,7 @@ def list_(
 
 @photos_app.command()
 def remove(
-    place: PlaceArgument,
+    folder: FolderArgument,
     items: Annotated[
         list[str] | None, typer.Argument(help="ids, or paths of photos or folders", show_default=False)
     ] = None,
@@ -211,52 +212,51 @@ def remove(
     """
     if not items and not missing:
         raise ConfigError("nothing to remove: give ids, paths of photos or folders, or --missing.")
-    with _open(place) as photos:
+    with _open(folder) as photos:
         entries = [*(items or ()), *(photos.missing() if missing else ())]
         unknown = [entry for entry, ids in photos.find(entries).items() if not ids]
         removed, count = photos.remove(entries), len(photos)
-        folder = photos.folder
     console.warn([f"'{entry}' is neither an id nor a path of this index." for entry in unknown])
-    console.output(f"{removed:,} removed, {console.counted(count, 'photo')} left in {folder}")
+    console.output(f"{removed:,} removed, {console.counted(count, 'photo')} left in {photos.folder}")
 
 
 @photos_app.command()
 def duplicates(
-    place: PlaceArgument,
+    folder: FolderArgument,
     kind: Annotated[str | None, option("show only one kind", ("same", "near", "similar"))] = None,
     as_json: arguments.JsonOption = False,
 ) -> None:
     """List photos that are there more than once, the largest file of each group first. No file is changed.
 
-    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in grey or in
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in gray or in
     a screenshot. Similar: photos that look alike. A folder is added to its default index first.
 
     Examples: `centerhash photos duplicates pictures`, `centerhash photos duplicates pictures --kind same --json`
     """
     from centerhash.index import is_index
 
-    is_folder = not is_index(place)
-    with _open(place, read_only=True) as photos, console.progress() as report:
+    is_folder = not is_index(folder)
+    with _open(folder, read_only=True) as photos, console.progress() as report:
         if is_folder:
-            photos.add(place, progress=report)
-        found = photos.duplicates(kind=kind, progress=report)
+            photos.add(folder, progress=report)
+        groups = photos.duplicates(kind=kind, progress=report)
     if as_json:
-        console.print_json(found.to_dict())
+        console.print_json(groups.to_dict())
     else:
-        _show_duplicates(found)
-    if found.skipped:
-        console.warn([f"not compared:\n{first_reasons(found.skipped.values())}"])
+        _show_duplicates(groups)
+    if groups.skipped:
+        console.warn([f"not compared:\n{first_reasons(groups.skipped.values())}"])
 
 
-def _show_duplicates(found: Duplicates) -> None:
+def _show_duplicates(groups: Duplicates) -> None:
     from centerhash.photos.duplicates import KINDS
 
-    counts = ", ".join(f"{len(found.of_kind(kind)):,} {kind}" for kind in KINDS)
-    rows = [(group.kind, group.paths[0], "\n".join(group.paths[1:])) for group in found[:_MAX_GROUPS]]
-    title = f"{console.counted(found.compared, 'file')}, groups: {counts}"
+    counts = ", ".join(f"{len(groups.of_kind(kind)):,} {kind}" for kind in KINDS)
+    rows = [(group.kind, group.paths[0], "\n".join(group.paths[1:])) for group in groups[:_MAX_TABLE_GROUPS]]
+    title = f"{console.counted(groups.compared, 'file')}, groups: {counts}"
     console.table(title, ("kind", "largest file", "others"), rows)
-    if len(found) > _MAX_GROUPS:
-        console.output(f"and {len(found) - _MAX_GROUPS:,} more groups: --json lists them.")
+    if len(groups) > _MAX_TABLE_GROUPS:
+        console.output(f"and {len(groups) - _MAX_TABLE_GROUPS:,} more groups: --json lists them.")
 
 
 def _day(row: Any) -> str:

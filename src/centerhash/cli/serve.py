@@ -70,5 +70,7 @@ def serve(
 
         syncing = None
         if is_folder and isinstance(served, PhotoIndex):
-            syncing = BackgroundSync(served, [index], lambda done: console.report_added(done, size()), report)
+            syncing = BackgroundSync(
+                served, [index], lambda result: console.report_added(result, size()), report
+            )
         serve_index(served, settings, host, port, announce, syncing, log_requests=log_requests)

@@ -1,4 +1,4 @@
-"""Near pairs: all pairs of items that are near each other, and groups around the item to keep.
+"""Near pairs: all pairs of items that are near each other.
 
 All pairs are compared, so the time does not depend on the distribution of the codes: N^2 / 2 distances of codes,
 N^2 * V of views, some tenths of a nanosecond each with numba (see `scan`), about a nanosecond with numpy.
@@ -6,7 +6,7 @@ N^2 * V of views, some tenths of a nanosecond each with numba (see `scan`), abou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import NamedTuple, TypeAlias
@@ -102,20 +102,3 @@ def numpy_near(words: Words, others: Words, start: int, end: int, radius: int, i
             pair = np.stack([first + top, second + left, distances[first, second]])
             pairs.append(pair[:, pair[0] < pair[1]] if is_self else pair)
     return np.concatenate(pairs, axis=1)
-
-
-def star_groups(order: Sequence[int], linked: Callable[[int], Iterable[int]]) -> list[list[int]]:
-    """Group rows around the one to keep: each in turn takes all linked rows that no group has yet.
-
-    `order` has the best rows first. Every row of a group is linked to its first one, so that a chain of small steps
-    does not join what is far apart, and no two first ones are linked. Groups of one are left out.
-    """
-    free, groups = set(order), []
-    for row in order:
-        if row in free:
-            free.remove(row)
-            others = [other for other in linked(row) if other in free]
-            free.difference_update(others)
-            if others:
-                groups.append([row, *others])
-    return groups

@@ -1,7 +1,7 @@
 """Duplicates: photos that are there more than once, in three kinds of groups.
 
 *same*     equal bytes
-*near*     the same photo: encoded again, resized, in grey, brightened, rotated, mirrored, cropped down to 60 % of its
+*near*     the same photo: encoded again, resized, in gray, brightened, rotated, mirrored, cropped down to 60 % of its
            sides, or in a screenshot; the pixels decide, see `pixels`
 *similar*  photos of the same kind of thing, by the general code alone
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,18 +24,18 @@ from centerhash.core.errors import DataError, unknown_name
 from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.core.rendering import RowSequence
-from centerhash.data.images import load_image
 from centerhash.index import Index
-from centerhash.index.near_pairs import star_groups, view_hits
+from centerhash.index.near_pairs import view_hits
 from centerhash.photos.files import File, FileState, all_files, file_at
-from centerhash.photos.pixels import FRAMED, SIDE, Picture, correlations, oriented, picture_of, view_boxes
+from centerhash.photos.pixels import FRAMED, Picture, correlations, oriented, picture_of, view_boxes
 
 KINDS = ("same", "near", "similar")
-# both selected by `python -m benchmarks.duplicates --choose`, on other photos than those of the documentation
+# Both were selected by `python -m benchmarks.duplicates --choose`, on other photos than those of the documentation.
 HASH_BITS = 12
 CORRELATION = 0.9
 SIMILAR_BITS = 10
-_MIN_CONTRAST = 3.0  # standard deviation of grey levels; a picture with less has nothing to compare
+# A picture with a smaller standard deviation of gray levels has nothing to compare.
+_MIN_CONTRAST = 3.0
 _ALIGNED_AT_ONCE = 256
 
 
@@ -80,16 +81,16 @@ def find_duplicates(index: Index, kind: str | None = None, progress: Progress = 
             "the model of this index has no general code, so similar photos cannot be found: create the index with "
             "the built-in model."
         )
-    photos, skipped = _photos(index)
+    photos, skipped = _unchanged_photos(index)
     groups = [("same", photo) for photo in photos if len(photo) > 1]
-    firsts = sorted((photo[0] for photo in photos), key=lambda file: (-file.size, *_path_order(file)))
+    firsts = sorted((photo[0] for photo in photos), key=lambda file: -file.size)
     if kind != "same":
-        near = _near_groups(firsts, skipped, progress)
+        near = _near_files(firsts, skipped, progress)
         groups += [("near", group) for group in near]
         later = {file for group in near for file in group[1:]}
         firsts = [file for file in firsts if file not in later]
     if kind in (None, "similar") and index.general_bits is not None:
-        groups += [("similar", group) for group in _similar_groups(index, firsts, progress)]
+        groups += [("similar", group) for group in _similar_files(index, firsts, progress)]
     rows = [
         Group(name, tuple(file.path for file in group), tuple(index.ids([file.key for file in group])))
         for name, group in groups
@@ -98,25 +99,21 @@ def find_duplicates(index: Index, kind: str | None = None, progress: Progress = 
     return Duplicates(rows, sum(map(len, photos)), skipped)
 
 
-def _path_order(file: File) -> tuple[int, str]:
-    return len(file.path), file.path
+def _unchanged_photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
+    """Return the unchanged files of each photo, and the reason for each file that is not compared, by path.
 
-
-def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
-    """Return the files of each photo that are as they were added, and why others are not compared.
-
-    Several links to one file count once.
+    Short paths come first. Several links to one file count once.
     """
     photos: dict[int, list[File]] = {}
     skipped: dict[str, str] = {}
     seen = set[tuple[int, int]]()
     with index.reading() as connection:
         present = [file for file in all_files(connection) if file.state == FileState.PRESENT]
-    for file in sorted(present, key=_path_order):
-        now = file_at(file.path)
-        if now is None or not now.is_unchanged(file):
-            what = "is missing" if now is None else "was changed after it was added"
-            skipped[file.path] = f"'{file.path}' {what}: add its folder again."
+    for file in sorted(present, key=lambda file: (len(file.path), file.path)):
+        current = file_at(file.path)
+        if current is None or not current.is_unchanged(file):
+            reason = "is missing" if current is None else "was changed after it was added"
+            skipped[file.path] = f"'{file.path}' {reason}: add its folder again."
             continue
         status = Path(file.path).stat()
         if (status.st_dev, status.st_ino) not in seen:
@@ -125,35 +122,42 @@ def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
     return list(photos.values()), skipped
 
 
-def _near_groups(ranked: Sequence[File], skipped: dict[str, str], progress: Progress) -> list[list[File]]:
+def _near_files(files: Sequence[File], skipped: dict[str, str], progress: Progress) -> list[list[File]]:
     """Return groups of the same photo by the pixels of files, and add those that cannot be read to `skipped`."""
-    pictures, broken = read_all(_picture, dict(enumerate(ranked)), "pixels", progress)
-    skipped |= {ranked[row].path: str(error) for row, error in broken.items()}
-    readable = [ranked[row] for row in sorted(pictures)]
-    groups = near_groups([pictures[row] for row in sorted(pictures)], progress)
-    return [[readable[at] for at in group] for group in groups]
+    paths = {row: file.path for row, file in enumerate(files)}
+    pictures, broken = read_all(picture_of, paths, "pixels", progress)
+    skipped |= {paths[row]: str(error) for row, error in broken.items()}
+    readable = sorted(pictures)
+    groups = near_groups([pictures[row] for row in readable], progress)
+    return [[files[readable[number]] for number in group] for group in groups]
 
 
-def _similar_groups(index: Index, ranked: Sequence[File], progress: Progress) -> list[list[File]]:
+def _similar_files(index: Index, files: Sequence[File], progress: Progress) -> list[list[File]]:
     """Return groups of files whose general codes are near."""
-    row_of = {file.key: row for row, file in enumerate(ranked)}
+    row_of = {file.key: row for row, file in enumerate(files)}
     pairs = index.near_pairs(SIMILAR_BITS, progress=progress)
     keys = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
-    linked = _linked((row_of[one], row_of[other]) for one, other in keys if {one, other} <= row_of.keys())
-    groups = star_groups(range(len(ranked)), linked.__getitem__)
-    return [[ranked[row] for row in sorted(group)] for group in groups]
+    rows = [(row_of[first], row_of[second]) for first, second in keys if {first, second} <= row_of.keys()]
+    groups = star_groups({row: [row] for row in range(len(files))}, rows)
+    return [[files[row] for row in group] for group in groups]
 
 
-def _linked(pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
-    """Return the rows that each row is paired with."""
+def star_groups(members: Mapping[int, Sequence[int]], pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Group nodes, best first, each group around its best node; return the rows of the `members` of each group.
+
+    Each node in turn forms a group with all nodes that it is paired with and that have no group yet. A chain of small
+    steps therefore does not join what is far apart, and no two best nodes are paired. Groups of one row are omitted.
+    """
     linked = defaultdict[int, set[int]](set)
     for first, second in pairs:
         linked[first].add(second)
         linked[second].add(first)
-    return linked
-
-
-# --- by pixels
+    ungrouped, groups = dict(members), list[list[int]]()
+    for node in members:
+        if node in ungrouped:
+            rows = chain.from_iterable(ungrouped.pop(other, ()) for other in (node, *linked[node]))
+            groups.append(sorted(rows))
+    return [group for group in groups if len(group) > 1]
 
 
 class Alignment(NamedTuple):
@@ -166,25 +170,15 @@ class Alignment(NamedTuple):
     correlation: float
 
 
-def _picture(file: File) -> Picture:
-    return picture_of(load_image(file.path, at_least=2 * SIDE))
-
-
 def near_groups(pictures: Sequence[Picture], progress: Progress = silent) -> list[list[int]]:
     """Return the rows of pictures that show the same photo, each group around its first row."""
     by_pixels = defaultdict[bytes, list[int]](list)
     for row, picture in enumerate(pictures):
-        by_pixels[picture.grey.tobytes()].append(row)
-    equal = {row: rows for rows in by_pixels.values() for row in rows}
-    firsts = [rows[0] for rows in by_pixels.values() if pictures[rows[0]].grey.std() >= _MIN_CONTRAST]
-    hits = aligned_hits(pictures, firsts, HASH_BITS, progress)
-    near = _linked((hit.whole, hit.viewed) for hit in hits if hit.correlation >= CORRELATION)
-
-    def linked(row: int) -> Iterable[int]:
-        first = equal[row][0]
-        return (other for one in (first, *near[first]) for other in equal[one])
-
-    return [sorted(group) for group in star_groups(range(len(pictures)), linked)]
+        by_pixels[picture.gray.tobytes()].append(row)
+    equal = {rows[0]: rows for rows in by_pixels.values()}
+    compared = [row for row in equal if pictures[row].gray.std() >= _MIN_CONTRAST]
+    hits = aligned_hits(pictures, compared, HASH_BITS, progress)
+    return star_groups(equal, [(hit.whole, hit.viewed) for hit in hits if hit.correlation >= CORRELATION])
 
 
 def aligned_hits(
@@ -196,17 +190,16 @@ def aligned_hits(
     hits = view_hits(np.stack([pictures[row].views for row in rows]), radius, progress)
     boxes, aligned = view_boxes(), list[Alignment]()
     for start in range(0, len(hits.whole), _ALIGNED_AT_ONCE):
-        part = slice(start, start + _ALIGNED_AT_ONCE)
+        batch = slice(start, start + _ALIGNED_AT_ONCE)
         pairs = [
             (rows[whole], rows[viewed], view, bits)
-            for whole, viewed, view, bits in zip(*(column[part].tolist() for column in hits), strict=True)
+            for whole, viewed, view, bits in zip(*(column[batch].tolist() for column in hits), strict=True)
         ]
+        parts = [pictures[viewed].content if view == FRAMED else boxes[view] for _, viewed, view, _ in pairs]
         scores = correlations(
-            np.stack([pictures[whole].grey for whole, *_ in pairs]),
-            np.stack([oriented(pictures[viewed].grey, view) for _, viewed, view, _ in pairs]),
-            np.array(
-                [pictures[viewed].content if view == FRAMED else boxes[view] for _, viewed, view, _ in pairs]
-            ),
+            np.stack([pictures[whole].gray for whole, *_ in pairs]),
+            np.stack([oriented(pictures[viewed].gray, view) for _, viewed, view, _ in pairs]),
+            np.array(parts),
         )
         aligned += [Alignment(*pair, score) for pair, score in zip(pairs, scores.tolist(), strict=True)]
         progress("aligned", min(start + _ALIGNED_AT_ONCE, len(hits.whole)), len(hits.whole))

@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+# Attributes of the item of a photo.
+ATTRIBUTES: Mapping[str, type] = {"taken": float, "width": float, "height": float}
 _SEPARATOR = os.sep.encode()
 _AFTER_SEPARATOR = bytes([_SEPARATOR[0] + 1])
 
@@ -37,7 +39,7 @@ SCHEMA = (
 
 
 class FileState(StrEnum):
-    """Whether a file is in its folder, is gone from it, or was removed from the index."""
+    """State of a file: in its folder, gone from it, or removed from the index."""
 
     PRESENT = "present"
     VANISHED = "vanished"
@@ -45,7 +47,7 @@ class FileState(StrEnum):
 
 
 class File(NamedTuple):
-    """Describe one file; `modified` is in nanoseconds, `key` is that of its item, -1 of a removed file."""
+    """Path, size and time (in nanoseconds) of a file, the key of its item (-1 of a removed file), and its state."""
 
     path: str
     size: int
@@ -79,7 +81,7 @@ def files_in(connection: sqlite3.Connection, folder: str) -> dict[str, File]:
 
 
 def files_at(connection: sqlite3.Connection, path: str) -> list[File]:
-    """Return the file that is stored with a path, or the files in a folder and in all folders below it."""
+    """Return the stored file of a path, or the files in a folder and in all folders below it."""
     return _select(connection, f"(folder = ? AND name = ?) OR {_BELOW}", (*_split(path), *_range(path)))
 
 
@@ -133,18 +135,10 @@ def damaged_rows(connection: sqlite3.Connection) -> list[str]:
 
 
 def put_files(connection: sqlite3.Connection, files: Iterable[File]) -> None:
-    """Store files, instead of what is stored with their paths."""
+    """Store files; a file replaces the stored one of the same path."""
     rows = ((*_split(file.path), file.key, file.size, file.modified, str(file.state)) for file in files)
     connection.executemany(
         "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", ((*row, _checksum(row)) for row in rows)
-    )
-
-
-def set_state(connection: sqlite3.Connection, files: Iterable[File], state: str) -> None:
-    """Store files with another state; removed ones have no item."""
-    put_files(
-        connection,
-        [file._replace(state=state, key=-1 if state == FileState.REMOVED else file.key) for file in files],
     )
 
 
@@ -156,7 +150,7 @@ def delete_files(connection: sqlite3.Connection, files: Iterable[File]) -> None:
 
 
 def write_roots(connection: sqlite3.Connection, folders: Iterable[str]) -> None:
-    """Store the folders that were added as a whole, instead of those that are stored."""
+    """Replace the stored folders that were added as a whole."""
     names = list(map(os.fsencode, folders))
     connection.execute("DELETE FROM roots")
     connection.executemany("INSERT INTO roots VALUES (?, ?)", [(name, _checksum((name,))) for name in names])
@@ -168,7 +162,7 @@ _BELOW = "(folder = ? OR (folder >= ? AND folder < ?))"
 
 
 def _range(folder: str) -> tuple[bytes, bytes, bytes]:
-    """Return the values of `_BELOW`: folders below "/a" are from "/a/" on and before "/a0"."""
+    """Return the values of `_BELOW`: the names of folders below "/a" begin with "/a/", and sort before "/a0"."""
     name = os.fsencode(folder).rstrip(_SEPARATOR)
     return name or _SEPARATOR, name + _SEPARATOR, name + _AFTER_SEPARATOR
 
@@ -179,12 +173,11 @@ def _split(path: str) -> tuple[bytes, bytes]:
 
 
 def _select(connection: sqlite3.Connection, where: str, values: Sequence[object]) -> list[File]:
-    rows = connection.execute(
-        f"SELECT folder, name, size, modified, key, state FROM files WHERE {where}", values
-    )
+    columns = "folder, name, size, modified, key, state"
+    rows = connection.execute(f"SELECT {columns} FROM files WHERE {where}", values)
     return [
-        File(os.fsdecode(os.path.join(folder, name)), *others)  # noqa: PTH118 - called for many files
-        for folder, name, *others in rows
+        File(os.fsdecode(os.path.join(folder, name)), *facts)  # noqa: PTH118 - called for many files
+        for folder, name, *facts in rows
     ]
 
 

@@ -1,9 +1,4 @@
-"""Search photos by what they show.
-
-photos = PhotoIndex.of("pictures")              # the default index of a folder of pictures
-photos.add("pictures")                          # again: only what is new, changed, moved or gone is read
-photos.search("dog.jpg"); photos.search(labels="a cat without people", after="2024")
-"""
+"""The class `PhotoIndex`: search photos by image, words, examples, dates and folders."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypedDict, Unpack
@@ -30,22 +26,20 @@ from centerhash.data.images import ImageSource, check_source
 from centerhash.data.listing import find_images
 from centerhash.data.views import with_rotations
 from centerhash.index import Index, Item, Result, is_index, verify_index
-from centerhash.index.query import as_result
 from centerhash.model.base import LabelMatch, Model
 from centerhash.model.loading import load
+from centerhash.networks.cache import default_cache
 from centerhash.photos import files
 from centerhash.photos.duplicates import Duplicates, find_duplicates
 from centerhash.photos.files import FileState
 from centerhash.photos.results import PhotoResult, PhotoResults
 from centerhash.photos.sync import SyncResult, sync
-from centerhash.photos.thumbnails import default_folder
-from centerhash.photos.words import check_known, match, read_text
+from centerhash.photos.text_query import check_known, match, parse_query
 
-Date: TypeAlias = str | int | datetime.date  # 2024, "2024-06", "2024-06-01", or an object of `datetime`
+# 2024, "2024-06", "2024-06-01", or an object of `datetime`.
+Date: TypeAlias = str | int | datetime.date
 Paths: TypeAlias = str | Path | Sequence[str | Path]
 PhotoRows: TypeAlias = list[PhotoResult]
-
-ATTRIBUTES: Mapping[str, type] = {"taken": float, "width": float, "height": float}
 
 
 class PhotoFilter(TypedDict, total=False):
@@ -73,9 +67,10 @@ class PhotoCounts:
 class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     """Search the photos of folders; use `create`, `open` or `of`.
 
-        with PhotoIndex.open("pictures.index") as photos:
+        with PhotoIndex.of("pictures") as photos:
             photos.add("pictures")
             photos.search("dog.jpg", k=20, under="pictures/2024")
+            photos.search(labels="a cat without people", after="2024")
 
     The id of a photo is the first 16 hex digits of the SHA-256 of its bytes, so equal files are one photo. `index` is the
     `Index` of the codes, labels and attributes (`taken`, `width`, `height`). Threads may share a photo index.
@@ -88,23 +83,24 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     @classmethod
     def create(cls, folder: str | Path, model: Model | str | Path | None = None) -> Self:
         """Create an empty photo index for the codes of a model, by default the built-in one, and open it."""
-        return cls(_with_tables(Index.create(folder, model, attributes=ATTRIBUTES)))
+        return cls(_with_tables(Index.create(folder, model, attributes=files.ATTRIBUTES)))
 
     @classmethod
-    def open(cls, folder: str | Path, *, read_only: bool = False, **opening: Any) -> Self:
-        """Open a photo index; `opening` are `device`, `engine` and `max_pixels` of `Index.open`."""
-        return cls(_with_tables(Index.open(folder, read_only=read_only, **opening)))
+    def open(cls, folder: str | Path, *, read_only: bool = False, **options: Any) -> Self:
+        """Open a photo index; `options` are `device`, `engine` and `max_pixels` of `Index.open`."""
+        return cls(_with_tables(Index.open(folder, read_only=read_only, **options)))
 
     @classmethod
-    def of(cls, pictures: str | Path, model: str | Path | None = None, **opening: Any) -> Self:
+    def of(cls, pictures: str | Path, model: str | Path | None = None, **options: Any) -> Self:
         """Open the default index of a folder of pictures; create it with `model` if it is missing."""
         if not Path(pictures).is_dir():
             raise DataError(f"no such index or folder of pictures: '{pictures}'.")
         folder = default_folder(pictures)
         if not is_index(folder):
-            find_images([pictures])  # a folder without pictures leaves no index behind
+            # No index is created for a folder without pictures.
+            find_images([pictures])
             cls.create(folder, model).close()
-        photos = cls.open(folder, **opening)
+        photos = cls.open(folder, **options)
         if model is not None and load(model).digest != photos.index.model.digest:
             photos.close()
             raise ConfigError(f"'{folder}' was made with another model than '{model}': leave the model out.")
@@ -135,7 +131,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         entries = self.roots() if paths_or_folders is None else _listed(paths_or_folders)
         if not entries:
             raise ConfigError(
-                f"no folder has been added to '{self.index.folder}' yet: name files or folders to add."
+                f"no folder has been added to '{self.folder}' yet: name files or folders to add."
             )
         with resolve_progress(progress) as report:
             return sync(self.index, entries, labels, batch, report, with_removed=with_removed)
@@ -147,12 +143,11 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         """
         ids = list(dict.fromkeys(chain.from_iterable(self.find(ids_or_paths).values())))
         with self.index.transaction() as connection:
-            stored = files.files_of(connection, self.index.keys(ids).tolist())
-            every = list(chain.from_iterable(stored.values()))
-            files.set_state(
-                connection, [file for file in every if file.state == FileState.PRESENT], FileState.REMOVED
-            )
-            files.delete_files(connection, [file for file in every if file.state != FileState.PRESENT])
+            keys = self.index.keys(ids).tolist()
+            stored = list(chain.from_iterable(files.files_of(connection, keys).values()))
+            present = [file for file in stored if file.state == FileState.PRESENT]
+            files.delete_files(connection, stored)
+            files.put_files(connection, [file._replace(state=FileState.REMOVED, key=-1) for file in present])
             self._forget_roots(connection, ids_or_paths)
             return self.index.remove(ids)
 
@@ -160,9 +155,9 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         """Forget added folders that are removed as a whole, with their removed files."""
         removed = [os.path.realpath(entry) for entry in _listed(ids_or_paths)]
         roots = files.read_roots(connection)
-        kept = [root for root in roots if not any(_is_below(root, folder) for folder in removed)]
+        kept = [root for root in roots if not any(map(Path(root).is_relative_to, removed))]
         for root in set(roots) - set(kept):
-            if not any(_is_below(root, other) for other in kept):
+            if not any(map(Path(root).is_relative_to, kept)):
                 below = files.files_at(connection, root)
                 files.delete_files(connection, [file for file in below if file.state == FileState.REMOVED])
         files.write_roots(connection, kept)
@@ -192,20 +187,20 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
         `by`, `within` and the order of results are those of `Index.search`; filters are those of `PhotoFilter`.
         """
-        values = {"image": image, "id": id, "labels": labels, "like": like}
-        names = [name for name, value in values.items() if value is not None]
+        queries = {"image": image, "id": id, "labels": labels, "like": like}
+        names = [name for name, value in queries.items() if value is not None]
         if len(names) != 1:
-            raise InputError(
-                f"search by exactly one of {', '.join(values)}, got {' and '.join(names) or 'none'}."
-            )
+            passed = " and ".join(names) or "none"
+            raise InputError(f"search by exactly one of {', '.join(queries)}, got {passed}.")
         query: dict[str, Any] = {"k": k, "by": by, "within": within}
-        explained: Sequence[LabelMatch] = ()
+        image_labels: Sequence[LabelMatch] = ()
         if image is not None:
-            query["code"], explained = self._image_codes(image, rotations)
-            query["copies"] = True
+            codes, image_labels = self._encode(image, rotations)
+            query |= {"code": codes, "copies": True}
         elif labels is not None:
             weights, filters = self._label_query(labels, filters)
-            if not weights:  # nothing to rank by
+            if not weights:
+                # Without a label to rank by, the photos that pass the filter are the results.
                 rows, _ = self.list(0, k, **filters)
                 return PhotoResults(rows, (), None, len(self))
             query["labels"] = weights
@@ -214,10 +209,10 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         else:
             query |= {"id": id, "copies": True}
         results = self.index.search(**query, **self._filter(filters))
-        shown = results.labels if image is None else explained
-        return PhotoResults(self._results(results), shown, results.code, results.size)
+        query_labels = results.labels if image is None else image_labels
+        return PhotoResults(self._results(results), query_labels, results.code, results.size)
 
-    def _image_codes(
+    def _encode(
         self, image: ImageSource, rotations: bool
     ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[LabelMatch]]:
         """Return the semantic code (W,) of an image, the general codes (V, W2) of its views, and its labels."""
@@ -232,8 +227,8 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         codes = {"semantic": pack(model.encode_features(features[:1]))[0]}
         if self.index.general_bits is not None:
             codes["general"] = pack(model.general_codes(features))
-        explained = model.explain_features(features[:1])[0] if model.has_centers else ()
-        return codes, [row for row in explained if row.weight > 0]
+        labels = model.explain_features(features[:1])[0] if model.has_centers else ()
+        return codes, [label for label in labels if label.weight > 0]
 
     def _known_labels(self) -> list[str]:
         return [*dict.fromkeys((*self.index.classes, *self.labels()))]
@@ -247,16 +242,16 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
             pairs = labels.items() if isinstance(labels, Mapping) else [(name, 1.0) for name in labels]
             return {match(str(name), classes) or str(name): weight for name, weight in pairs}, filters
         known = self._known_labels()
-        words = read_text(labels, known)
-        check_known(words, known)
-        if not (words.weights or words.without):
+        query = parse_query(labels, known)
+        check_known(query, known)
+        if not (query.weights or query.without):
             raise ConfigError(
                 'no label was given: write for example "dog, bicycle" or "a cat without people".'
             )
-        weights = {label: weight for label, weight in words.weights.items() if label in classes}
-        others = [label for label in words.weights if label not in weights]
-        having = [*_names(filters.get("having", ())), *others]
-        without = [*_names(filters.get("without", ())), *words.without]
+        weights = {label: weight for label, weight in query.weights.items() if label in classes}
+        other_labels = [label for label in query.weights if label not in weights]
+        having = [*_names(filters.get("having", ())), *other_labels]
+        without = [*_names(filters.get("without", ())), *query.without]
         return weights, {**filters, "having": having, "without": without}
 
     def _examples(self, examples: Paths | NDArray[Any]) -> list[str] | NDArray[Any]:
@@ -271,26 +266,27 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
     def _filter(self, filters: PhotoFilter) -> dict[str, Any]:
         """Return the filter of the index for a filter of photos."""
-        known = self._known_labels() if filters.get("having") or filters.get("without") else []
-        only: dict[str, Any] = {
-            "having": [match(label, known) or label for label in _names(filters.get("having", ()))],
-            "without": [match(label, known) or label for label in _names(filters.get("without", ()))],
-        }
+        having, without = _names(filters.get("having", ())), _names(filters.get("without", ()))
         after, before, under = filters.get("after"), filters.get("before"), filters.get("under")
+        known = self._known_labels() if having or without else []
+        index_filter: dict[str, Any] = {
+            "having": [match(label, known) or label for label in having],
+            "without": [match(label, known) or label for label in without],
+        }
         if after is not None or before is not None:
             low = None if after is None else read_date(after)
-            # both ends of a range are inclusive: the last moment before it
+            # Both ends of a range are inclusive, so it ends at the last moment before the date.
             high = None if before is None else float(np.nextafter(read_date(before), -np.inf))
-            only["where"] = {"taken": (low, high)}
+            index_filter["where"] = {"taken": (low, high)}
         if under is not None:
             if not isinstance(under, str | Path) or not str(under):
                 raise InputError(f"a folder of photos is needed, got {under!r:.80}.")
             with self.index.reading() as connection:
-                only["among"] = files.keys_below(connection, os.path.realpath(under))
-        return only
+                index_filter["among"] = files.keys_below(connection, os.path.realpath(under))
+        return index_filter
 
     def count(self, **filters: Unpack[PhotoFilter]) -> PhotoCounts:
-        """Count the photos that pass a filter, by label and folder: what a further filter would leave."""
+        """Count the photos that pass a filter, by label and folder: as many as a further filter would leave."""
         counts = self.index.count(**self._filter(filters))
         passing = set(counts.keys.tolist())
         folders = Counter(folder for folder, key in self._folders_of(self.index.version) if key in passing)
@@ -311,7 +307,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
     def get(self, id: str) -> PhotoResult:
         """Return one photo by its id; InputError if there is none."""
-        return self._items([self.index.get(id)])[0]
+        return self._results([self.index.get(id)])[0]
 
     def image(self, id: str) -> Path:
         """Return an image file of a photo; InputError if all of them are gone."""
@@ -321,7 +317,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         return Path(next((path for path in paths if os.path.lexists(path)), paths[0]))
 
     def find(self, ids_or_paths: Paths) -> dict[str, list[str]]:
-        """Return the ids that each id, path of a photo or folder refers to; the files may be gone."""
+        """Return the ids that each id, path of a photo, or folder refers to; the files may be gone."""
         ids_of: dict[str, list[str]] = {}
         with self.index.reading() as connection:
             for entry in map(str, _listed(ids_or_paths)):
@@ -330,21 +326,16 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
                 ids_of[entry] = [entry] if entry in self.index else self.index.ids(list(keys))
         return ids_of
 
-    def _results(self, rows: Sequence[Result]) -> list[PhotoResult]:
-        """Return results of the index with their files."""
+    def _results(self, rows: Sequence[Result | Item]) -> list[PhotoResult]:
+        """Return results or items of the index with their files."""
         with self.index.reading() as connection:
             stored = files.files_of(connection, [row.key for row in rows])
-        present = {
-            key: [file.path for file in some if file.state == FileState.PRESENT]
-            for key, some in stored.items()
-        }
-        return [PhotoResult.of(row, present[row.key]) for row in rows]
+        return [
+            PhotoResult.of(row, [file.path for file in stored[row.key] if file.state == FileState.PRESENT])
+            for row in rows
+        ]
 
-    def _items(self, items: Sequence[Item]) -> list[PhotoResult]:
-        """Return items as results at distance 0."""
-        return self._results([as_result(item, item.code, None, None) for item in items])
-
-    # --- the whole
+    # --- the whole index
 
     def duplicates(self, *, kind: str | None = None, progress: bool | Progress = True) -> Duplicates:
         """Return groups of photos that are there more than once: "same", "near" or "similar", see `photos.duplicates`."""
@@ -352,11 +343,11 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
             return find_duplicates(self.index, kind, report)
 
     def missing(self) -> list[str]:
-        """Return the ids of the photos none of whose files is there: `add` the folder where they are now, or `remove`."""
+        """Return the ids of photos without an existing file: `add` the folder where they are now, or `remove` them."""
         with self.index.reading() as connection:
-            every = files.all_files(connection)
-        there = {file.key for file in every if os.path.lexists(file.path)}
-        return self.index.ids(list(dict.fromkeys(file.key for file in every if file.key not in there)))
+            stored = files.all_files(connection)
+        existing = {file.key for file in stored if os.path.lexists(file.path)}
+        return self.index.ids(list(dict.fromkeys(file.key for file in stored if file.key not in existing)))
 
     def verify(self) -> list[str]:
         """Read everything and return one sentence for each damage."""
@@ -379,7 +370,8 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         return len(self.index)
 
     def __bool__(self) -> bool:
-        return True  # also an empty index
+        # An empty index is true as well.
+        return True
 
     def __repr__(self) -> str:
         return f"Photo{self.index!r}"
@@ -387,13 +379,13 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # the last method: below it, `list` would be no type
+    # This is the last method, because below it `list` would not be the type.
     def list(
         self, offset: int = 0, limit: int = 100, **filters: Unpack[PhotoFilter]
     ) -> tuple[PhotoRows, int]:
         """Return a page of the photos that pass a filter, last taken first, and the number of all that pass."""
         items, total = self.index.list(offset, limit, order="taken", **self._filter(filters))
-        return self._items(items), total
+        return self._results(items), total
 
 
 def is_photo_index(folder: str | Path) -> bool:
@@ -413,20 +405,35 @@ def verify_photos(folder: str | Path) -> list[str]:
     return problems
 
 
+def default_folder(pictures: str | Path) -> Path:
+    """Return the folder of the default index of a folder of pictures.
+
+    It is `photos.index` next to `photos`, or in the cache if that path is not writable or holds something else.
+    """
+    folder = Path(pictures).resolve()
+    name = f"{folder.name or 'images'}.index"
+    adjacent = folder.parent / name
+    cached = default_cache() / "indexes" / blake2b(os.fsencode(folder), digest_size=4).hexdigest() / name
+    if adjacent.exists():
+        is_usable = is_index(adjacent) and os.access(adjacent, os.W_OK)
+    else:
+        is_usable = os.access(folder.parent, os.W_OK) and not is_index(cached)
+    return adjacent if is_usable else cached
+
+
 def _has_tables(index: Index) -> bool:
     with index.reading() as connection:
         return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'files'").fetchone())
 
 
 def _with_tables(index: Index) -> Index:
-    """Return an index with the tables of photos: an empty one gets them, another one without is a DataError."""
+    """Return an index with the tables of photos, which an empty one gets; DataError for an index of other items."""
     if _has_tables(index):
         return index
-    if index.read_only or len(index) or dict(index.attributes) != dict(ATTRIBUTES):
-        folder = index.folder
+    if index.read_only or len(index) or index.attributes != files.ATTRIBUTES:
         index.close()
         raise DataError(
-            f"'{folder}' is an index without photos: use `centerhash index`, or name a photo index."
+            f"'{index.folder}' is an index without photos: use `centerhash index`, or name a photo index."
         )
     with index.transaction() as connection:
         for statement in files.SCHEMA:
@@ -457,7 +464,3 @@ def _listed(entries: Paths) -> list[str | Path]:
     if not isinstance(listed, Sequence) or not all(isinstance(entry, str | Path) for entry in listed):
         raise InputError(f"an id or path, or a list of them, is needed, got {entries!r:.80}.")
     return list(listed)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return f"{path.rstrip(os.sep)}{os.sep}".startswith(f"{folder.rstrip(os.sep)}{os.sep}")

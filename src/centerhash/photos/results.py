@@ -14,8 +14,10 @@ from typing import Any, Self
 from centerhash.codes import Codes
 from centerhash.core.errors import ImageError
 from centerhash.core.rendering import RowSequence, to_frame
-from centerhash.index import Result
+from centerhash.index import Item, Result
+from centerhash.index.query import as_result
 from centerhash.model.base import LabelMatch
+from centerhash.photos.files import ATTRIBUTES
 from centerhash.photos.thumbnails import thumbnail
 
 _EPOCH = datetime(1970, 1, 1)
@@ -24,9 +26,9 @@ _MAX_THUMBNAILS, _SIDE = 50, 128
 
 @dataclass(frozen=True)
 class PhotoResult(Result):
-    """Describe one photo, as `Result` does, and its files: `paths` are those that are there, `path` is the first one.
+    """Describe one photo, as `Result` does, and its files: `paths` are the present ones, `path` is the first of them.
 
-    `taken` is by the clock of the camera, otherwise when the file was modified.
+    `taken` is the time by the clock of the camera, otherwise the time when the file was modified.
     """
 
     paths: tuple[str, ...] = ()
@@ -36,9 +38,10 @@ class PhotoResult(Result):
     height: int | None = None
 
     @classmethod
-    def of(cls, row: Result, paths: Sequence[str]) -> Self:
-        """Return a result of the index as a photo with these files."""
-        taken, width, height = (row.attributes.get(name) for name in ("taken", "width", "height"))
+    def of(cls, row: Result | Item, paths: Sequence[str]) -> Self:
+        """Return a result of the index, or an item at distance 0, as a photo with these files."""
+        row = as_result(row, row.code, None, None) if isinstance(row, Item) else row
+        taken, width, height = (row.attributes.get(name) for name in ATTRIBUTES)
         return cls(
             **vars(row),
             paths=tuple(paths),
@@ -54,7 +57,7 @@ class PhotoResult(Result):
         return None if self.path is None else os.path.basename(self.path)  # noqa: PTH119 - called for many photos
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its facts, for JSON."""
+        """Return the fields for JSON."""
         taken = None if self.taken is None else self.taken.isoformat()
         values = {**super().to_dict(), "paths": list(self.paths), "name": self.name, "taken": taken}
         return {name: value for name, value in values.items() if name not in ("key", "attributes")}
@@ -83,10 +86,8 @@ class PhotoResults(RowSequence[PhotoResult]):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row per result."""
-        columns = PhotoResult("", 0, 0).to_dict()
-        return to_frame([{**row.to_dict(), "taken": row.taken} for row in self]).reindex(
-            columns=list(columns)
-        )
+        rows = [{**row.to_dict(), "taken": row.taken} for row in self]
+        return to_frame(rows).reindex(columns=list(PhotoResult("", 0, 0).to_dict()))
 
     def __repr__(self) -> str:
         nearest = f", nearest {self[0].path or self[0].id!r} at distance {self[0].distance}" if self else ""

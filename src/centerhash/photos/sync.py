@@ -1,8 +1,8 @@
-"""Keep a photo index in step with folders: what is new, changed, moved, gone, back or removed.
+"""Keep a photo index in step with folders: with files that are new, changed, moved, gone, back or removed.
 
 A file whose path, size and time are stored is not read. All other files are read and recognized by content: a known
-content under a new path was moved or copied, and a new content is encoded. Every batch is one commit, with its items and
-their files, so the same call resumes after a crash.
+content under a new path was moved or copied, and a new content is encoded. Every batch is one commit of items and their
+files, so the same call resumes after a crash.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -36,7 +36,8 @@ LABELS = ("given", "predicted", "none")
 ID_DIGITS = 16
 _LOCK = "sync.lock"
 _BUSY = "'{folder}' is being brought up to date by process {holder}: wait until it has finished."
-_LEVELS_ABOVE = 3  # folders above the images in which a labels.csv is looked for
+# A labels.csv is in the folder of the images, or at most this many folders above it.
+_LABEL_PARENTS = 3
 
 
 @dataclass
@@ -70,55 +71,54 @@ def sync(
     with_removed: bool = False,
 ) -> SyncResult:
     """Bring a photo index in step with files, folders and patterns: see `PhotoIndex.add`."""
-    given, predict = read_labels(entries, labels)
+    file_labels = _read_labels(entries, labels)
     with writer_lock(index.folder / _LOCK, _BUSY):
         with index.reading() as connection:
             roots = set(files.read_roots(connection))
-        names, skipped = _list_images(entries, roots, with_removed=with_removed)
+        paths, skipped = _list_images(entries, roots, with_removed=with_removed)
         folders = {os.path.realpath(entry) for entry in entries if os.path.isdir(entry)}  # noqa: PTH112
         if folders - roots:
             with index.transaction() as connection:
                 files.write_roots(connection, roots | folders)
-        run = _Sync(index, given, predict, SyncResult(skipped=skipped))
-        changed = run.compare(names)
-        changed += run.compare(
-            dict.fromkeys(sorted(given.keys() - run.seen), with_removed)
-        )  # of a labels.csv alone
-        known = run.done.known + run.done.removed
-        progress("images", known, known + len(changed))
+        run = _Sync(index, file_labels, labels in (None, "predicted"), SyncResult(skipped=skipped))
+        changed = run.compare(paths)
+        # A labels.csv may list images that are not in the folders.
+        changed += run.compare(dict.fromkeys(sorted(file_labels.keys() - run.seen), with_removed))
+        known = run.result.known + run.result.removed
         for start in range(0, len(changed), batch):
+            progress("images", known + start, known + len(changed))
             run.add(changed[start : start + batch])
-            progress("images", known + min(start + batch, len(changed)), known + len(changed))
+        progress("images", known + len(changed), known + len(changed))
         run.hide_vanished(folders | (roots & set(map(os.path.realpath, entries))))
-    return run.done
+    return run.result
 
 
 def _list_images(
     entries: Iterable[str | Path], roots: Collection[str], *, with_removed: bool
 ) -> tuple[dict[str, bool], dict[str, int]]:
-    """Return the images of entries, each with whether it is added again if it was removed, and skipped files by kind.
+    """Return the images of entries, each with whether it is restored if it was removed, and skipped files by suffix.
 
     A folder that was added before may be empty or gone by now.
     """
-    names, skipped = dict[str, bool](), Counter[str]()
+    paths, skipped = dict[str, bool](), Counter[str]()
     for entry in entries:
-        again = with_removed or not os.path.isdir(entry)  # noqa: PTH112
+        restores = with_removed or not os.path.isdir(entry)  # noqa: PTH112
         try:
             listed = find_images([entry])
-            names |= {name: again or names.get(name, False) for name in listed.names}
+            paths |= {path: restores or paths.get(path, False) for path in listed.names}
             skipped.update(listed.skipped)
         except DataError:
             is_closed = os.path.isdir(entry) and not os.access(entry, os.R_OK | os.X_OK)  # noqa: PTH112
             if is_closed or os.path.realpath(entry) not in roots:
                 raise
-    return names, dict(skipped)
+    return paths, dict(skipped)
 
 
-# --- the loop
+# --- one sync
 
 
-class _Read(NamedTuple):
-    """What is read of a file: its size and time before, the id of its content, and the attributes of its photo."""
+class _Photo(NamedTuple):
+    """A file that was read: its size and time before, the id of its content, and the attributes of its photo."""
 
     file: File
     id: str
@@ -127,11 +127,13 @@ class _Read(NamedTuple):
     height: int
 
 
-def _read(path: str) -> _Read:
+def _read_photo(path: str) -> _Photo:
     file, header = file_at(os.path.realpath(path)), read_header(path)
     if file is None:
         raise _changed(path)
-    return _Read(file, content_key(path)[:ID_DIGITS], header.taken, header.width, header.height)
+    id = content_key(path)[:ID_DIGITS]
+    taken = _wall_clock(file.modified) if header.taken is None else header.taken
+    return _Photo(file, id, taken, header.width, header.height)
 
 
 def _changed(path: str) -> ImageError:
@@ -140,12 +142,12 @@ def _changed(path: str) -> ImageError:
 
 @dataclass
 class _Sync:
-    """One sync: its settings and counts, and the real paths of the files that it has seen."""
+    """One sync: labels by real path, counts, and the real paths of all files that were compared."""
 
     index: Index
-    given: Mapping[str, Sequence[str]]  # labels by real path
-    predict: bool
-    done: SyncResult
+    labels: Mapping[str, Sequence[str]]
+    predicts: bool
+    result: SyncResult
     seen: set[str] = field(default_factory=set)
 
     def compare(self, paths: Mapping[str, bool]) -> list[str]:
@@ -157,122 +159,116 @@ class _Sync:
         real_path = cache(os.path.realpath)
         with self.index.reading() as connection:
             stored_in = cache(lambda folder: files.files_in(connection, folder))
-            for path, again in paths.items():
+            for path, restores in paths.items():
                 folder, name = os.path.split(path)
                 real = f"{real_path(folder).rstrip(os.sep)}{os.sep}{name}"
-                file = file_at(real)  # elsewhere if it is a link
+                # The file of a link may be in another folder.
+                file = file_at(real)
                 before = None if file is None else stored_in(os.path.dirname(file.path)).get(file.path)  # noqa: PTH120
                 self.seen.add(real if file is None else file.path)
                 if file is None or before is None or not before.is_unchanged(file):
                     changed.append(path)
                 elif before.state != FileState.REMOVED:
-                    self.done.known += 1
+                    self.result.known += 1
                     if before.state == FileState.VANISHED:
                         returned.append(before)
-                elif again:
+                elif restores:
                     changed.append(path)
                 else:
-                    self.done.removed += 1
+                    self.result.removed += 1
         self._set_state(returned, FileState.PRESENT)
         return changed
 
     def _set_state(self, changed: Collection[File], state: str) -> None:
         if changed:
             with self.index.transaction() as connection:
-                files.set_state(connection, changed, state)
+                files.put_files(connection, [file._replace(state=state) for file in changed])
                 self._update_items(connection, {file.key for file in changed})
 
     def hide_vanished(self, roots: Iterable[str]) -> None:
-        """Note stored files below folders that are gone; those in folders that cannot be read are left as they are."""
+        """Mark the stored files below folders that are gone; those in folders without permission keep their state."""
         with self.index.reading() as connection:
             stored = chain.from_iterable(files.files_at(connection, root) for root in roots)
-            unseen = {
-                file for file in stored if file.state == FileState.PRESENT and file.path not in self.seen
-            }
+            present = (file for file in stored if file.state == FileState.PRESENT)
+            unseen = {file for file in present if file.path not in self.seen}
         gone = [file for file in unseen if _is_gone(file.path)]
         self._set_state(gone, FileState.VANISHED)
-        self.done.gone += len(gone)
+        self.result.gone += len(gone)
 
     def add(self, paths: Sequence[str]) -> None:
-        """Read some files and commit them: new photos, and further or changed files of known ones."""
-        read, broken = read_all(_read, dict(enumerate(paths)), "contents", silent)
-        known = self._keys(one.id for one in read.values())
-        first = dict[str, int]()  # of each new content, the row of the file that is encoded
-        for row, one in read.items():
-            if one.id not in known:
-                first.setdefault(one.id, row)
-        features, unread = self._features({row: paths[row] for row in first.values()})
-        broken |= {row: unread[first[one.id]] for row, one in read.items() if first.get(one.id) in unread}
-        whole = {
-            row: one
-            for row, one in read.items()
-            if row not in broken and file_at(os.path.realpath(paths[row])) == one.file
+        """Read a batch of files and commit it: new photos, and further or changed files of known ones."""
+        photos, broken = read_all(_read_photo, dict(enumerate(paths)), "contents", silent)
+        known = self._keys(photos.values())
+        # The row of the file that is encoded, by the id of its content.
+        encoded = dict[str, int]()
+        for row, photo in photos.items():
+            if photo.id not in known:
+                encoded.setdefault(photo.id, row)
+        features, unread = self._features({row: paths[row] for row in encoded.values()})
+        for row, photo in photos.items():
+            if encoded.get(photo.id) in unread:
+                broken[row] = unread[encoded[photo.id]]
+        unchanged = {
+            row: photo
+            for row, photo in photos.items()
+            if row not in broken and file_at(os.path.realpath(paths[row])) == photo.file
         }
-        stored = self._commit(whole, {row: features[row] for row in first.values() if row in whole})
-        broken |= {row: _changed(paths[row]) for row in read.keys() - stored - broken.keys()}
-        self.done.broken |= {paths[row]: str(broken[row]) for row in sorted(broken)}
+        stored = self._commit(unchanged, {row: features[row] for row in encoded.values() if row in unchanged})
+        broken |= {row: _changed(paths[row]) for row in photos.keys() - stored - broken.keys()}
+        self.result.broken |= {paths[row]: str(broken[row]) for row in sorted(broken)}
 
-    def _keys(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the keys of those ids that are stored."""
-        names = list(ids)
-        return {id: key for id, key in zip(names, self.index.keys(names).tolist(), strict=True) if key >= 0}
+    def _keys(self, photos: Iterable[_Photo]) -> dict[str, int]:
+        """Return the keys of those photos that are stored, by id."""
+        ids = [photo.id for photo in photos]
+        return {id: key for id, key in zip(ids, self.index.keys(ids).tolist(), strict=True) if key >= 0}
 
     def _features(
         self, images: Mapping[int, str]
     ) -> tuple[dict[int, NDArray[np.float32]], dict[int, ImageError]]:
         """Return the features (D,) of images by row, and the errors of those that cannot be read."""
         features, broken, rows = dict[int, NDArray[np.float32]](), dict[int, ImageError](), list(images)
-        if images:
-            with closing(self.index.encoder().stream(list(images.values()))) as steps:
-                for step in steps:
-                    features |= {rows[at]: one for at, one in zip(step.positions, step.features, strict=True)}
-                    broken |= {rows[at]: error for at, error in step.broken.items()}
+        # The encoder is loaded only if there are images.
+        steps = self.index.encoder().stream(list(images.values())) if images else ()
+        for step in steps:
+            features.update(zip([rows[place] for place in step.positions], step.features, strict=True))
+            broken |= {rows[place]: error for place, error in step.broken.items()}
         return features, broken
 
-    def _commit(self, read: Mapping[int, _Read], features: Mapping[int, NDArray[np.float32]]) -> set[int]:
+    def _commit(self, photos: Mapping[int, _Photo], features: Mapping[int, NDArray[np.float32]]) -> set[int]:
         """Write one batch: items of new photos by their features, and all files; return the rows that are stored.
 
-        Not stored are files of photos that were removed meanwhile, or whose encoded file has changed.
+        A file is not stored if its photo was removed meanwhile, or if the file that was encoded for it has changed.
         """
         with self.index.transaction() as connection:
-            known = self._keys(one.id for one in read.values())
-            new = [row for row in features if read[row].id not in known]
+            known = self._keys(photos.values())
+            new = [row for row in features if photos[row].id not in known]
             if new:
-                self._add_items([read[row] for row in new], np.stack([features[row] for row in new]))
-            keys = self._keys(one.id for one in read.values())
+                self._add_items([photos[row] for row in new], np.stack([features[row] for row in new]))
+            keys = self._keys(photos.values())
             moved = self._delete_missing(connection, set(known.values()))
-            stored = {row: one.file._replace(key=keys[one.id]) for row, one in read.items() if one.id in keys}
-            replaced = [files.files_at(connection, file.path) for file in stored.values()]
+            existing = {row: photo for row, photo in photos.items() if photo.id in keys}
+            stored = {row: photo.file._replace(key=keys[photo.id]) for row, photo in existing.items()}
+            replaced = [old for file in stored.values() for old in files.files_at(connection, file.path)]
             files.put_files(connection, stored.values())
-            self._update_items(
-                connection, {*known.values(), *(file.key for file in chain.from_iterable(replaced))}
-            )
-        self.done.moved += moved
-        self.done.known += len(stored) - moved - len(new)
+            self._update_items(connection, {*known.values(), *(file.key for file in replaced)})
+        self.result.moved += moved
+        self.result.known += len(stored) - moved - len(new)
         return set(stored)
 
-    def _add_items(self, photos: Sequence[_Read], features: NDArray[np.float32]) -> None:
-        """Add the items of new photos by their features (n, D), with given labels or those of the model."""
-        predicts = self.predict and self.index.model.has_centers
+    def _add_items(self, photos: Sequence[_Photo], features: NDArray[np.float32]) -> None:
+        """Add the items of new photos by their features (n, D), with the labels of their files or of the model."""
+        predicts = self.predicts and self.index.model.has_centers
         labels = self.index.model.label_names(features) if predicts else [()] * len(photos)
-        given = [self.given.get(photo.file.path) for photo in photos]
+        is_labeled = [photo.file.path in self.labels for photo in photos]
         self.index.add(
             features,
             ids=[photo.id for photo in photos],
-            labels=[other if some is None else some for some, other in zip(given, labels, strict=True)],
-            attributes={
-                "taken": [
-                    wall_clock(photo.file.modified) if photo.taken is None else photo.taken
-                    for photo in photos
-                ],
-                "width": [photo.width for photo in photos],
-                "height": [photo.height for photo in photos],
-            },
+            labels=[self.labels.get(photo.file.path, row) for photo, row in zip(photos, labels, strict=True)],
+            attributes={name: [getattr(photo, name) for photo in photos] for name in files.ATTRIBUTES},
         )
-        count = sum(some is not None for some in given)
-        self.done.added += len(photos)
-        self.done.given += count
-        self.done.predicted += len(photos) - count if predicts else 0
+        self.result.added += len(photos)
+        self.result.given += sum(is_labeled)
+        self.result.predicted += len(photos) - sum(is_labeled) if predicts else 0
 
     def _delete_missing(self, connection: sqlite3.Connection, keys: Collection[int]) -> int:
         """Delete the rows of known items whose file is gone; return how many items had no other file: they moved."""
@@ -287,16 +283,16 @@ class _Sync:
         """Show the items with a present file, hide those whose files are all gone, and remove those without a file."""
         shown, hidden, removed = list[int](), list[int](), list[int]()
         for key, stored in files.files_of(connection, sorted(keys)).items():
-            present = any(file.state == FileState.PRESENT for file in stored)
-            (shown if present else hidden if stored else removed).append(key)
+            is_present = any(file.state == FileState.PRESENT for file in stored)
+            (shown if is_present else hidden if stored else removed).append(key)
         index = self.index
-        for change, some in ((index.show, shown), (index.hide, hidden), (index.remove, removed)):
-            if some:
-                change(index.ids(some))
+        for change, changed in ((index.show, shown), (index.hide, hidden), (index.remove, removed)):
+            if changed:
+                change(index.ids(changed))
 
 
 def _is_gone(path: str) -> bool:
-    """Return whether nothing is at a path; what is in a folder that is closed to us counts as there."""
+    """Return whether no file exists at a path; in a folder without permission, all files count as existing."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -304,9 +300,10 @@ def _is_gone(path: str) -> bool:
     return False
 
 
-def wall_clock(modified: int) -> float | None:
-    """Return a time of a file, in nanoseconds, as the clock on the wall showed it: as the clock of a camera."""
-    with suppress(ValueError, OverflowError, OSError):  # a time outside of the years that have a date
+def _wall_clock(modified: int) -> float | None:
+    """Return the time of a file, in nanoseconds, as a camera would store it: local time, treated as UTC, in seconds."""
+    # The time of a file may be outside of the years that `datetime` supports.
+    with suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(modified / 1e9).replace(tzinfo=UTC).timestamp()
     return None
 
@@ -314,37 +311,27 @@ def wall_clock(modified: int) -> float | None:
 # --- labels
 
 
-def read_labels(entries: Sequence[str | Path], labels: str | None) -> tuple[dict[str, Sequence[str]], bool]:
-    """Return the given labels by real path, and whether those of all other photos are predicted."""
+def _read_labels(entries: Sequence[str | Path], labels: str | None) -> dict[str, Sequence[str]]:
+    """Return the labels of the images in folders by real path, by the labels.csv in or above each folder."""
+    from centerhash.data.layouts.tabular import read_image_folder
+
     if labels is not None and labels not in LABELS:
         raise unknown_name("choice of labels", str(labels), LABELS)
-    given = _labels_of_folders(entries) if labels in (None, "given") else {}
-    if labels == "given" and not given:
+    file_labels: dict[str, Sequence[str]] = {}
+    for folder in filter(Path.is_dir, map(Path, entries if labels in (None, "given") else ())):
+        real_folder = folder.resolve()
+        parents = (folder, *real_folder.parents[:_LABEL_PARENTS])
+        # Path.is_file raises an error if a folder is closed to us.
+        home = next((parent for parent in parents if os.path.isfile(parent / "labels.csv")), None)  # noqa: PTH113
+        if home is not None:
+            dataset = read_image_folder(home)
+            for path, row in zip(dataset.paths or (), dataset.labels, strict=True):
+                real = os.path.realpath(path)
+                if home == folder or Path(real).is_relative_to(real_folder):
+                    file_labels[real] = [dataset.classes[column] for column in np.flatnonzero(row).tolist()]
+    if labels == "given" and not file_labels:
         raise ConfigError(
             "no labels.csv in or above the folders lists any of the images: name such a folder, or choose labels "
             "'predicted' instead of 'given'."
         )
-    return given, labels in (None, "predicted")
-
-
-def _labels_of_folders(entries: Sequence[str | Path]) -> dict[str, Sequence[str]]:
-    """Return the labels of the images in folders by their real path, by the labels.csv in or above each folder."""
-    from centerhash.data.layouts.tabular import read_image_folder
-
-    given: dict[str, Sequence[str]] = {}
-    for entry in map(Path, entries):
-        home = _labels_home(entry) if entry.is_dir() else None
-        if home is not None:
-            inside, dataset = entry.resolve(), read_image_folder(home)
-            for path, row in zip(dataset.paths or (), dataset.labels, strict=True):
-                real = os.path.realpath(path)
-                if home == entry or Path(real).is_relative_to(inside):
-                    given[real] = [dataset.classes[column] for column in np.flatnonzero(row).tolist()]
-    return given
-
-
-def _labels_home(folder: Path) -> Path | None:
-    """Return the folder whose labels.csv may describe the images in `folder`: itself, or one of the next above it."""
-    above = folder.resolve().parents[:_LEVELS_ABOVE]
-    # Path.is_file would raise if a folder is closed to us
-    return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
+    return file_labels

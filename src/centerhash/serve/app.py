@@ -1,7 +1,7 @@
 """The application of one index, and the process that serves it until a signal stops it.
 
 app = create_app(PhotoIndex.open("photos.index", read_only=True), Settings())
-uvicorn --factory centerhash.serve:create_app --workers 4      # CENTERHASH_INDEX, CENTERHASH_PASSWORD ...
+CENTERHASH_INDEX=photos.index CENTERHASH_PASSWORD=... uvicorn --factory centerhash.serve:create_app --workers 4
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -47,15 +46,13 @@ def create_app(
     settings: Settings | None = None,
     adding: Callable[[], int] | None = None,
 ) -> FastAPI:
-    """Make the application of one index, which the caller closes once the application has ended.
+    """Create the application of one index, which the caller closes after the application has ended.
 
-    `adding` returns how many images are still to be added to the index, if some are. Without arguments, the index of
+    `adding` returns how many images are still to be added to the index. Without arguments, the index of
     the folder CENTERHASH_INDEX is opened read-only, and the settings come from the environment.
     """
-    if served is None:
-        settings = settings or Settings.from_environment()
-        served = _index_of_environment(settings)
-    settings = settings or Settings()
+    settings = settings or (Settings.from_environment() if served is None else Settings())
+    served = _index_of_environment(settings) if served is None else served
     collection = Collection(served, settings)
 
     @asynccontextmanager
@@ -74,11 +71,11 @@ def create_app(
         redirect_slashes=False,
     )
     if settings.password is not None:
-        add_login(app, settings)
+        add_login(app, settings.password)
     app.add_middleware(LimitsMiddleware, settings=settings)
     _add_handlers(app)
     add_routes(app, collection)
-    _add_health(app, collection, settings, adding)
+    _add_health(app, collection, settings, adding or (lambda: 0))
     _add_page(app, has_photos=collection.photos is not None)
     return app
 
@@ -86,7 +83,7 @@ def create_app(
 def _index_of_environment(settings: Settings) -> PhotoIndex | Index:
     folder = os.environ.get("CENTERHASH_INDEX")
     if not folder:
-        raise ConfigError("which index is to be served? Set CENTERHASH_INDEX to its folder.")
+        raise ConfigError("there is no index to serve: set CENTERHASH_INDEX to its folder.")
     if settings.password is None:
         raise ConfigError(
             "other machines may reach this server, so it needs a password: set CENTERHASH_PASSWORD."
@@ -104,7 +101,7 @@ def open_index(folder: Path, settings: Settings) -> PhotoIndex | Index:
 
 
 def _add_handlers(app: FastAPI) -> None:
-    """Give all errors of `app` one shape, without traceback or path."""
+    """Respond to all errors in one shape, without traceback or path."""
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -126,24 +123,22 @@ def _add_handlers(app: FastAPI) -> None:
             isinstance(error, InputError) and not isinstance(error, DataError)
         ):
             return error_response(400, str(error))
-        # Its text may contain a path of this machine.
+        # The text of other errors may contain a path of this machine.
         log.error("%s %s failed: %s", request.method, request.url.path, error)
         return error_response(500, "the server failed to process this request; its log contains the reason.")
 
 
-def _add_health(
-    app: FastAPI, collection: Collection, settings: Settings, adding: Callable[[], int] | None
-) -> None:
+def _add_health(app: FastAPI, collection: Collection, settings: Settings, adding: Callable[[], int]) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> HealthResponse:
-        """That the server is up, what it serves and what it accepts."""
+        """Return the state of the server, and the index and limits that it serves with."""
         index = collection.index
         return HealthResponse(
             status="ok",
             index=index.folder.name,
             size=len(index),
-            adding=0 if adding is None else adding(),
+            adding=adding(),
             bits=index.bits,
             method=index.facts.method,
             password=settings.password is not None,
@@ -154,8 +149,8 @@ def _add_health(
 
 
 def _add_page(app: FastAPI, *, has_photos: bool) -> None:
-    """Add the page, and the one for programs; an index of codes alone has only the latter."""
-    # Browsers ask by etag, so that a new version is seen at once.
+    """Add the page for people and the one for programs; an index of codes alone has only the latter."""
+    # Browsers revalidate the page by its etag, so that a new version appears at once.
     revalidated = {"cache-control": "no-cache"}
 
     @app.get("/", include_in_schema=False)
@@ -186,7 +181,7 @@ def serve_index(
     check_public(settings, host)
     with listen(host, port) as listener:
         warm_up(served)
-        app = create_app(served, settings, None if syncing is None else lambda: syncing.left)
+        app = create_app(served, settings, None if syncing is None else lambda: syncing.remaining)
         config = uvicorn.Config(
             app,
             ws="none",
@@ -196,13 +191,12 @@ def serve_index(
             timeout_graceful_shutdown=30,
         )
         announce(address_of(host, listener.getsockname()[1]))
-        background: AbstractContextManager[Any] = syncing or nullcontext()
-        with background:
+        with syncing or nullcontext():
             _Server(config).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which after a graceful stop would end its own process with the signal once more."""
+    """A server of uvicorn that does not send the signal to its own process again after a graceful stop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit and sig == signal.SIGINT
@@ -210,7 +204,7 @@ class _Server(uvicorn.Server):
 
 
 def warm_up(served: PhotoIndex | Index) -> None:
-    """Load codes, compiled loops and the network: the first visitor need not wait for them."""
+    """Load codes, compiled loops and the network, so that the first request does not wait for them."""
     index = served.index if isinstance(served, PhotoIndex) else served
     for item in islice(index.items(), 1):
         index.search(id=item.id, k=1)

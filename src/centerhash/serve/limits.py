@@ -1,4 +1,4 @@
-"""Keep any request from taking the server down: bounded queues, sizes, host names, and headers for browsers.
+"""Keep any request from stopping the server: bounded queues, sizes, host names, and headers for browsers.
 
 Slow clients are the task of a proxy in front of the server: see docs/how-to/deploy.md.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,11 +23,12 @@ from centerhash.serve.settings import Settings
 
 log = logging.getLogger("centerhash.serve")
 
+Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
 _BUSY = "the server is busy: try again in a moment."
 _HEADERS = {
-    # blob: and data: are the image that the user has just picked.
+    # The image that the user has just picked is a blob: or data: address.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -41,33 +43,35 @@ _HEADERS = {
 
 
 class Busy(CenterhashError):
-    """The queue of a lane is full; the client may come back in a moment."""
+    """The queue of a worker pool is full; the client may try again in a moment."""
 
 
 class WorkerPool:
-    """A few worker threads with a bounded queue; one lane per kind of work, so that quick work never waits for slow.
+    """A few worker threads with a bounded queue; each kind of work has a pool, so that quick work never waits for slow.
 
-    A request leaves its lane when its work has ended, not when the client stopped waiting for it.
+    A request leaves the queue when its work has ended, not when the client stopped waiting for it.
     """
 
     def __init__(self, name: str, workers: int, queue: int) -> None:
-        self._most, self._count = workers + queue, 0
+        self._limit, self._pending = workers + queue, 0
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix=f"centerhash-{name}")
         self._lock = Lock()
 
-    async def run(self, work: Callable[[], Output]) -> Output:
+    async def run(
+        self, work: Callable[Inputs, Output], *args: Inputs.args, **options: Inputs.kwargs
+    ) -> Output:
         """Run `work` in a thread, or raise Busy. Work that is cancelled while it waits is never started."""
         with self._lock:
-            if self._count >= self._most:
+            if self._pending >= self._limit:
                 raise Busy(_BUSY)
-            self._count += 1
-        future = self._pool.submit(work)
+            self._pending += 1
+        future = self._pool.submit(work, *args, **options)
         future.add_done_callback(self._leave)
         return await asyncio.wrap_future(future)
 
     def _leave(self, _future: Future[Any]) -> None:
         with self._lock:
-            self._count -= 1
+            self._pending -= 1
 
     def close(self) -> None:
         """Finish the requests that run or wait, and accept nothing new."""
@@ -75,7 +79,7 @@ class WorkerPool:
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return the one shape of an error: {"error": "..."}."""
+    """Return an error in the shape {"error": "..."}."""
     return JSONResponse({"error": message}, status, headers=dict(headers or {}))
 
 
@@ -86,24 +90,24 @@ class LimitsMiddleware:
         self._app, self._settings, self._uploads = app, settings, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whatever happens."""
+        """Respond to one request, also if the application fails."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        received, answered = 0, False
+        received_bytes, is_started = 0, False
 
-        async def receiving() -> Message:
-            nonlocal received
+        async def receive_limited() -> Message:
+            nonlocal received_bytes
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._settings.max_body:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self._settings.max_body:
                 raise HTTPException(413, self._too_large)
             return message
 
-        async def sending(message: Message) -> None:
-            nonlocal answered
+        async def send_with_headers(message: Message) -> None:
+            nonlocal is_started
             if message["type"] == "http.response.start":
-                answered = True
+                is_started = True
                 headers = MutableHeaders(scope=message)
                 headers.update(_HEADERS)
                 headers.setdefault("cache-control", "no-store")
@@ -111,29 +115,29 @@ class LimitsMiddleware:
 
         refusal = self._refusal(scope["method"], Headers(scope=scope))
         if refusal is not None:
-            await error_response(*refusal)(scope, receive, sending)
+            await error_response(*refusal)(scope, receive, send_with_headers)
             return
-        uploading = scope["method"] == "POST"
-        self._uploads += uploading
+        is_upload = scope["method"] == "POST"
+        self._uploads += is_upload
         try:
-            await self._app(scope, receiving, sending)
+            await self._app(scope, receive_limited, send_with_headers)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            if not answered:
+            if not is_started:
                 message = "an internal error occurred; the log of the server contains the details."
-                await error_response(500, message)(scope, receive, sending)
+                await error_response(500, message)(scope, receive, send_with_headers)
         finally:
-            self._uploads -= uploading
+            self._uploads -= is_upload
 
     @property
     def _too_large(self) -> str:
         return f"the upload is larger than the {self._settings.max_upload_mb:g} MB that this server accepts."
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
-        """Return the error of a request that can be refused before its body is read."""
-        hosts = self._settings.allowed_hosts
-        # Not starlette's TrustedHostMiddleware: it answers in plain text, and rejects [::1].
-        if hosts and _host_of(headers.get("host", "")) not in map(str.lower, hosts):
+        """Return the error of a request that is rejected before its body is read."""
+        hosts, host = self._settings.allowed_hosts, re.sub(r":\d+$", "", headers.get("host", ""))
+        # Starlette's TrustedHostMiddleware answers in plain text, and rejects [::1].
+        if hosts and host.lower() not in map(str.lower, hosts):
             return 400, f"this server answers only to {', '.join(hosts)}.", {}
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > self._settings.max_body:
@@ -141,8 +145,3 @@ class LimitsMiddleware:
         if method == "POST" and self._uploads >= self._settings.uploads:
             return 503, _BUSY, {"retry-after": "1"}
         return None
-
-
-def _host_of(header: str) -> str:
-    """Return the name in a Host header, without the port."""
-    return (header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header).lower()

@@ -9,19 +9,18 @@ import hmac
 from fastapi import FastAPI, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.security.utils import get_authorization_scheme_param
+from pydantic import SecretStr
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from centerhash.serve.limits import Busy, error_response
-from centerhash.serve.settings import Settings
 
 SESSION_SECONDS = 30 * 24 * 3600
-# A wrong password takes this long, and passwords are compared one after the other: some 86,000 guesses a day and process.
+# Passwords are compared one after the other, so a process rejects at most some 86,000 guesses a day.
 WRONG_SECONDS = 1.0
-_MOST_WAITING = 16
-_OPEN = ("/health", "/login", "/static/style.css", "/static/icon.svg")
-_CHALLENGE = {"www-authenticate": "Bearer"}
+_MAX_WAITING = 16
+_PUBLIC_PATHS = ("/health", "/login", "/static/style.css", "/static/icon.svg")
 _FORM = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -44,11 +43,10 @@ _FORM = """<!doctype html>
 """
 
 
-def add_login(app: FastAPI, settings: Settings) -> None:
-    """Require the password of the settings for all routes but the login and the health of the server."""
-    assert settings.password is not None
-    secret = settings.password.get_secret_value().encode()
-    guesses = PasswordCheck(secret)
+def add_login(app: FastAPI, password: SecretStr) -> None:
+    """Require the password for all routes but the login and the health of the server."""
+    secret = password.get_secret_value().encode()
+    check = PasswordCheck(secret)
 
     @app.get("/login", include_in_schema=False)
     async def form() -> Response:
@@ -56,7 +54,7 @@ def add_login(app: FastAPI, settings: Settings) -> None:
 
     @app.post("/login", include_in_schema=False)
     async def log_in(request: Request, password: str = Form(max_length=1000)) -> Response:
-        if not await guesses.is_right(password.encode()):
+        if not await check.is_right(password.encode()):
             return HTMLResponse(_FORM.format(problem="This is not the password."), 401)
         request.session["viewer"] = True
         return RedirectResponse("./", 303)
@@ -66,21 +64,21 @@ def add_login(app: FastAPI, settings: Settings) -> None:
         request.session.clear()
         return RedirectResponse("login", 303)
 
-    app.add_middleware(PasswordMiddleware, guesses=guesses)
-    # Derived from the password, so that all processes of a server share it, and a new password ends all sessions.
+    app.add_middleware(PasswordMiddleware, check=check)
+    # The key is derived from the password: all processes of a server share it, and a new password ends all sessions.
     key = hmac.digest(b"centerhash session", secret, "sha256").hex()
     app.add_middleware(SessionMiddleware, secret_key=key, max_age=SESSION_SECONDS, same_site="lax")
 
 
 class PasswordCheck:
-    """Compares passwords one after the other, so that wrong ones delay all others."""
+    """Compare passwords one after the other, so that wrong ones delay all others."""
 
     def __init__(self, secret: bytes) -> None:
         self._digest, self._lock, self._waiting = hashlib.sha256(secret).digest(), asyncio.Lock(), 0
 
     async def is_right(self, password: bytes) -> bool:
-        """Return whether it is the password; raise Busy if many others wait for theirs to be compared."""
-        if self._waiting >= _MOST_WAITING:
+        """Return whether this is the password; raise Busy if many others wait to be compared."""
+        if self._waiting >= _MAX_WAITING:
             raise Busy("too many wrong passwords: try again in a moment.")
         self._waiting += 1
         try:
@@ -97,30 +95,33 @@ class PasswordCheck:
 class PasswordMiddleware:
     """ASGI middleware that sends browsers without a session to the login, and answers programs with a 401."""
 
-    def __init__(self, app: ASGIApp, guesses: PasswordCheck) -> None:
-        self._app, self._guesses = app, guesses
+    def __init__(self, app: ASGIApp, check: PasswordCheck) -> None:
+        self._app, self._check = app, check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
         app = self._app
-        try:
-            is_open = scope["type"] != "http" or scope["path"] in _OPEN or await self._may_pass(scope)
-        except Busy as error:
-            app, is_open = error_response(503, str(error), {"retry-after": "1"}), True
-        if not is_open:
+        if scope["type"] == "http" and scope["path"] not in _PUBLIC_PATHS:
             connection = HTTPConnection(scope)
-            if scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
-                app = RedirectResponse("../" * (scope["path"].count("/") - 1) + "login", 303)
-            else:
-                message = "this server needs its password: send 'Authorization: Bearer PASSWORD'."
-                app = error_response(401, message, _CHALLENGE)
+            try:
+                if not await self._may_pass(connection):
+                    app = _refusal(connection)
+            except Busy as error:
+                app = error_response(503, str(error), {"retry-after": "1"})
         await app(scope, receive, send)
 
-    async def _may_pass(self, scope: Scope) -> bool:
-        connection = HTTPConnection(scope)
+    async def _may_pass(self, connection: HTTPConnection) -> bool:
         if connection.session.get("viewer"):
             return True
         scheme, value = get_authorization_scheme_param(connection.headers.get("authorization"))
-        # Latin-1 is how headers are decoded: this gives back the bytes that were sent.
+        # Headers are decoded as Latin-1, so this restores the bytes that were sent.
         password = value.strip().encode("latin-1")
-        return scheme.lower() == "bearer" and password != b"" and await self._guesses.is_right(password)
+        return scheme.lower() == "bearer" and password != b"" and await self._check.is_right(password)
+
+
+def _refusal(connection: HTTPConnection) -> Response:
+    """Return the response to a request without the password."""
+    if connection.scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
+        return RedirectResponse("../" * (connection.scope["path"].count("/") - 1) + "login", 303)
+    message = "this server needs its password: send 'Authorization: Bearer PASSWORD'."
+    return error_response(401, message, {"www-authenticate": "Bearer"})

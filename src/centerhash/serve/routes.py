@@ -1,8 +1,7 @@
-"""The routes: read the parameters of a request, call the collection, describe both in OpenAPI."""
+"""Routes: read the parameters of a request, call the collection, and describe both in OpenAPI."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Response, UploadFile
@@ -14,12 +13,12 @@ from centerhash.serve import schemas
 from centerhash.serve.collection import Collection
 
 MAX_RESULTS = 1000
-# An id stands for the content of its file.
-_KEEP = "private, max-age=86400"
+# Browsers may keep an image, because its id depends on the content of its file.
+_CACHED = {"cache-control": "private, max-age=86400"}
 
 
 class _Filters(BaseModel):
-    """Which items pass."""
+    """The filters of items."""
 
     having: list[str] = Field([], description="only items that show all of these labels", max_length=32)
     without: list[str] = Field([], description="only items that show none of these labels", max_length=32)
@@ -29,7 +28,7 @@ class _Filters(BaseModel):
 
 
 class _Search(_Filters):
-    """How an image is searched by."""
+    """The parameters of all searches."""
 
     k: int = Field(10, ge=1, le=MAX_RESULTS, description="how many results")
     by: Literal["both", "general", "semantic"] | None = Field(None, description="codes to compare")
@@ -37,27 +36,27 @@ class _Search(_Filters):
 
 
 class _SearchUpload(_Search):
-    """A search by an image that is sent."""
+    """The parameters of a search by an uploaded image."""
 
     rotations: bool = Field(False, description="also find rotated copies, which takes four times as long")
 
 
 class _SearchBy(_Search):
-    """A search by the id of an item, or by labels."""
+    """The parameters of a search by the id of an item, or by labels."""
 
     id: str | None = Field(None, description="an item of the index", examples=["9f86d081884c7d65"])
     labels: str | None = Field(None, description="dog:0.7,bicycle:0.3, or a phrase: a dog without people")
 
 
 class _Page(_Filters):
-    """Some of all items."""
+    """The parameters of a page of items."""
 
     offset: int = Field(0, ge=0, description="how many to skip")
     limit: int = Field(100, ge=1, le=MAX_RESULTS, description="how many to return")
 
 
 def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors that a route may answer with, besides 503."""
+    """Return the error responses of a route; every route may respond with 503."""
     return {status: {"model": schemas.ErrorResponse} for status in (*statuses, 503)}
 
 
@@ -73,7 +72,7 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
         Example: `curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'`
         """
         data = await image.read()
-        return await collection.images.run(partial(collection.search, data, **dict(query)))
+        return await collection.image_pool.run(collection.search, data, **dict(query))
 
     @app.get("/search", responses=_failures(400, 404, 422))
     async def search(query: Annotated[_SearchBy, Query()]) -> schemas.SearchResponse:
@@ -84,71 +83,71 @@ def add_routes(app: FastAPI, collection: Collection) -> None:
         if (query.id is None) == (query.labels is None):
             message = "give either id=... or labels=dog:0.7,bicycle:0.3; or send an image by POST."
             raise HTTPException(400, message)
-        return await collection.codes.run(partial(collection.search, **dict(query)))
+        return await collection.code_pool.run(collection.search, **dict(query))
 
-    @app.get("/typed", responses=_failures(400))
-    async def typed(
+    @app.get("/parse", responses=_failures(400))
+    async def parse(
         text: Annotated[str, Query(description="a dog on a couch without people")],
-    ) -> schemas.TypedResponse:
-        """Read a text as labels, labels that must not be there, and unknown words, without searching.
+    ) -> schemas.ParsedQueryResponse:
+        """Parse a text query into labels, excluded labels and unknown words, without searching.
 
-        Example: `curl 'http://127.0.0.1:8000/typed?text=dog+without+person'`
+        Example: `curl 'http://127.0.0.1:8000/parse?text=dog+without+person'`
         """
-        return await collection.codes.run(partial(collection.read, text))
+        return await collection.code_pool.run(collection.parse, text)
 
     @app.get("/items", responses=_failures(400, 422))
     async def items(query: Annotated[_Page, Query()]) -> schemas.ItemsResponse:
-        """The items of the index; images in the order in which they were taken, the last first.
+        """Return items of the index; images in the order in which they were taken, the last first.
 
         Example: `curl 'http://127.0.0.1:8000/items?limit=5&having=dog'`
         """
-        return await collection.codes.run(partial(collection.items, **dict(query)))
+        return await collection.code_pool.run(collection.items, **dict(query))
 
     @app.get("/counts", responses=_failures(400))
     async def counts(query: Annotated[_Filters, Query()]) -> schemas.CountsResponse:
-        """How many of the items that pass the filters a further filter by each label or folder would leave.
+        """Count the items that a further filter by each label or folder would leave.
 
         Example: `curl 'http://127.0.0.1:8000/counts?having=dog'`
         """
-        return await collection.codes.run(partial(collection.counts, **dict(query)))
+        return await collection.code_pool.run(collection.counts, **dict(query))
 
     @app.get("/items/{id:path}", responses=_failures(404))
     async def item(id: str) -> schemas.ItemResponse:
-        """One item."""
-        return await collection.codes.run(partial(collection.item, id))
+        """Return one item."""
+        return await collection.code_pool.run(collection.item, id)
 
     @app.get("/duplicates", responses=_failures(400))
     async def duplicates() -> schemas.DuplicatesResponse:
-        """Groups of images that are the same photo or look alike; the first request starts the search for them."""
-        return await collection.codes.run(collection.duplicates)
+        """Return groups of images that are the same photo or look alike; the first request starts the search for them."""
+        return await collection.code_pool.run(collection.duplicates)
 
     @app.get("/labels", responses=_failures())
     async def labels() -> schemas.LabelsResponse:
-        """All labels, with the number of items that carry each."""
-        return await collection.codes.run(collection.labels)
+        """Return all labels, with the number of items that carry each."""
+        return await collection.code_pool.run(collection.labels)
 
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(id: str) -> Response:
-        """A small WebP of an indexed image."""
-        data = await collection.small.run(partial(collection.thumbnail, id))
-        return Response(data, media_type="image/webp", headers={"cache-control": _KEEP})
+        """Return a small WebP of an indexed image."""
+        data = await collection.thumbnail_pool.run(collection.thumbnail, id)
+        return Response(data, media_type="image/webp", headers=_CACHED)
 
     @app.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
     async def preview(id: str) -> Response:
-        """A large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
-        data = await collection.small.run(partial(collection.preview, id))
-        return Response(data, media_type="image/webp", headers={"cache-control": _KEEP})
+        """Return a large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
+        data = await collection.thumbnail_pool.run(collection.preview, id)
+        return Response(data, media_type="image/webp", headers=_CACHED)
 
     @app.get("/images/{id:path}", response_class=Response, responses=_failures(404))
     async def image(
         id: str, download: Annotated[bool, Query(description="to be saved rather than shown")] = False
     ) -> Response:
-        """The file of an indexed image unchanged, with its metadata; supports ranges."""
-        path, media_type = await collection.small.run(partial(collection.original, id))
+        """Return the unchanged file of an indexed image, with its metadata; ranges are supported."""
+        path, media_type = await collection.thumbnail_pool.run(collection.original, id)
         return FileResponse(
             path,
             media_type=media_type,
             filename=path.name,
             content_disposition_type="attachment" if download else "inline",
-            headers={"cache-control": _KEEP},
+            headers=_CACHED,
         )

@@ -1,4 +1,4 @@
-"""The answers of the server, field by field; OpenAPI is generated from them."""
+"""The responses of the server, field by field; OpenAPI is generated from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ItemResponse(BaseModel):
     folder: str | None = Field(None, description="its folder, from the one on that holds all images")
     paths: list[str] = Field([], description="folders and names of all files with the same content, sorted")
     taken: str | None = Field(None, description="date by the clock of the camera, else that of the file")
-    width: int | None = Field(None, description="pixels of the upright image; None where it cannot be read")
+    width: int | None = Field(None, description="pixels of the upright image; None if it cannot be read")
     height: int | None = None
     attributes: dict[str, float | str | None] = Field({}, description="of an index without photos")
     probability: dict[str, float] | None = Field(
@@ -37,14 +37,14 @@ class ItemResponse(BaseModel):
 
 
 class ResultResponse(ItemResponse):
-    """One image that was found."""
+    """One result of a search."""
 
     distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
     general: int | None = Field(None, description="distance of the general codes; None if one is missing")
 
 
 class SearchResponse(BaseModel):
-    """The items that fit best, the best first."""
+    """The results of a search, best first."""
 
     labels: list[LabelWeight] = Field(description="of the query; empty if the model has no hash centers")
     results: list[ResultResponse]
@@ -52,12 +52,12 @@ class SearchResponse(BaseModel):
     size: int = Field(description="items in the index")
 
 
-class TypedResponse(BaseModel):
+class ParsedQueryResponse(BaseModel):
     """The query that a text describes."""
 
     labels: dict[str, float] = Field(description="to search by, with their weights; 1 without a number")
     without: list[str] = Field(description="labels that must not be there")
-    unknown: dict[str, list[str]] = Field(
+    unknown: dict[str, tuple[str, ...]] = Field(
         description="words that are no labels, each with the labels that it may be a misspelling of"
     )
 
@@ -100,7 +100,7 @@ class LabelCount(BaseModel):
     label: str
     count: int
     center: bool = Field(description="whether label queries may name it: it has a hash center")
-    also: list[str] = Field(description="other words for it, which are understood as well")
+    also: list[str] = Field(description="synonyms, which queries may use as well")
 
 
 class LabelsResponse(BaseModel):
@@ -110,7 +110,7 @@ class LabelsResponse(BaseModel):
 
 
 class CountsResponse(BaseModel):
-    """How many images a further filter would leave; labels and folders without any are left out."""
+    """How many images a further filter would leave; labels and folders without any are omitted."""
 
     labels: dict[str, int]
     folders: dict[str, int] = Field(
@@ -119,7 +119,7 @@ class CountsResponse(BaseModel):
 
 
 class HealthResponse(BaseModel):
-    """That the server is up, and what it serves."""
+    """The state of the server, and the index that it serves."""
 
     status: str = Field(description="always 'ok': a server that is not does not answer")
     index: str = Field(description="name of the index's folder")
@@ -134,6 +134,6 @@ class HealthResponse(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Every error looks like this."""
+    """An error; all errors have this shape."""
 
     error: str = Field(description="what was wrong and what to do, in one or two sentences")

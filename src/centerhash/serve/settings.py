@@ -36,23 +36,22 @@ class Settings(Options):
 
     @property
     def max_body(self) -> int:
-        """Largest body of a request in bytes: the image, and a little for the form around it."""
+        """Largest body of a request in bytes: the image, and some bytes for the form around it."""
         return int(self.max_upload_mb * 1e6) + 16_384
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
-        """Names in requests that are answered; empty: any.
+        """Host names that the server answers to; empty: all.
 
-        Otherwise a page of another site could point its own name at this address, and read what needs no password.
+        Without this limit, a page of another site could point its own name at this address, and read the photos.
         """
         is_limited = self.password is None or bool(self.hosts)
         return tuple(dict.fromkeys((*LOOPBACK, *self.hosts))) if is_limited else ()
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """How a server's index reads images: arguments of `open`."""
-        pixels = int(self.max_megapixels * 1e6)
-        return {"device": self.device, "engine": self.engine, "max_pixels": pixels}
+        """How an index reads images: arguments of `open`."""
+        return {"device": self.device, "engine": self.engine, "max_pixels": int(self.max_megapixels * 1e6)}
 
     @classmethod
     def from_environment(cls, options: Mapping[str, Any] | None = None) -> Self:
@@ -96,10 +95,10 @@ def check_public(settings: Settings, host: str) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open the socket; ConfigError if the address or the port is not available."""
+    """Open a socket; ConfigError if the address or the port is not available."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        # Where this fails, create_server fails too, but leaves its socket open.
+        # If this fails, create_server would fail too, but leave its socket open.
         host.encode("idna")
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, UnicodeError) as error:
@@ -107,13 +106,13 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(
             f"cannot listen on {host}, port {port}: {reason}. Choose another `host=` or `port=`."
         ) from None
-    # Connections inherit it: with Nagle's algorithm the body of an answer waits 40 ms for an acknowledgement.
+    # Connections inherit this option: with Nagle's algorithm the body of a response waits 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def address_of(host: str, port: int) -> str:
-    """Return the URL of a server on `host`; of one on all addresses, that of the default route."""
+    """Return the URL of a server on `host`; a server on all addresses has the address of the default route."""
     with suppress(ValueError, OSError):
         if ipaddress.IPv4Address(host).is_unspecified:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

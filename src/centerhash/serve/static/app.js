@@ -267,7 +267,7 @@ async function ask(text) {
   if (!text.trim()) return goLabels([]);
   let read;
   try {
-    read = await getJson(`typed?${new URLSearchParams({ text })}`);
+    read = await getJson(`parse?${new URLSearchParams({ text })}`);
   } catch (error) {
     return drawError(capital(error.message));
   }

@@ -1,4 +1,4 @@
-"""Words that people type: labels, weights, exclusions and unknown words."""
+"""Text queries: labels, weights, exclusions and unknown words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from centerhash.core.errors import ConfigError
 from centerhash.model.loading import load
-from centerhash.photos.words import MAX_LETTERS, check_known, match, read_text, synonyms_of, tokens
+from centerhash.photos.text_query import MAX_LETTERS, check_known, match, parse_query, synonyms_of, tokens
 
 COCO = load("coco").classes
 FEW = ("person", "bus", "bench", "knife", "skis", "dog", "bicycle", "TV", "puppy fat", "hot dog", "phone")
-TYPED = Path(__file__).with_name("typed.tsv")
+QUERIES = Path(__file__).with_name("text_queries.tsv")
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ TYPED = Path(__file__).with_name("typed.tsv")
         ("", [], [], []),
     ],
 )
-def test_phrases(text: str, labels: list[str], without: list[str], unknown: list[str]) -> None:
-    words = read_text(text, COCO)
-    assert (list(words.weights), words.without) == (labels, without)
-    assert list(words.unknown) == unknown
+def test_parse_query(text: str, labels: list[str], without: list[str], unknown: list[str]) -> None:
+    query = parse_query(text, COCO)
+    assert (list(query.weights), query.without) == (labels, without)
+    assert list(query.unknown) == unknown
 
 
 @pytest.mark.parametrize(
@@ -57,35 +57,24 @@ def test_phrases(text: str, labels: list[str], without: list[str], unknown: list
         ("my dog Bella and Aunt Mary", {"dog": 1.0, "bella": 1.0, "aunt mary": 1.0}),
     ],
 )
-def test_weights(text: str, weights: dict[str, float]) -> None:
-    assert read_text(text, [*COCO, "a, b", "9:30", "bella", "aunt mary"]).weights == weights
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        *((name, "dog") for name in ("dog", "Dogs", "puppies", "DOG")),
-        ("BUSES", "bus"),
-        ("benches", "bench"),
-        ("knives", "knife"),
-        ("ski", "skis"),
-        ("hot-dogs", "hot dog"),
-        ("hot_dog", "hot dog"),
-        ("phones", "phone"),
-        ("mobile", "phone"),
-        ("bike", "bicycle"),
-        ("People", "person"),
-        ("television", "TV"),
-        *((name, None) for name in ("unicorn", "", "glasses", "puppy fats!")),
-    ],
-)
-def test_names_of_labels(name: str, label: str | None) -> None:
-    assert match(name, FEW) == label
+def test_parse_query_weights(text: str, weights: dict[str, float]) -> None:
+    assert parse_query(text, [*COCO, "a, b", "9:30", "bella", "aunt mary"]).weights == weights
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "label"),
     [
+        *((name, FEW, "dog") for name in ("dog", "Dogs", "puppies", "DOG")),
+        *((name, FEW, "hot dog") for name in ("hot-dogs", "hot_dog")),
+        *((name, FEW, "phone") for name in ("phones", "mobile")),
+        *((name, FEW, None) for name in ("unicorn", "", "glasses", "puppy fats!")),
+        ("BUSES", FEW, "bus"),
+        ("benches", FEW, "bench"),
+        ("knives", FEW, "knife"),
+        ("ski", FEW, "skis"),
+        ("bike", FEW, "bicycle"),
+        ("People", FEW, "person"),
+        ("television", FEW, "TV"),
         ("plane", ("aeroplane", "sofa"), "aeroplane"),
         ("couch", ("aeroplane", "sofa"), "sofa"),
         ("puppy", ("dog", "puppy"), "puppy"),
@@ -96,7 +85,7 @@ def test_names_of_labels(name: str, label: str | None) -> None:
         ("cafe", ("Café",), "Café"),
     ],
 )
-def test_labels_of_other_models(name: str, labels: tuple[str, ...], label: str | None) -> None:
+def test_match(name: str, labels: tuple[str, ...], label: str | None) -> None:
     assert match(name, labels) == label
 
 
@@ -104,11 +93,11 @@ def test_labels_of_other_models(name: str, labels: tuple[str, ...], label: str |
     ("text", "near"),
     [("bicycel", ("bicycle",)), ("umbrela", ("umbrella",)), ("pupy", ("dog",)), ("quantum", ())],
 )
-def test_suggestions(text: str, near: tuple[str, ...]) -> None:
-    words = read_text(text, COCO)
-    assert (words.weights, words.without, words.unknown) == ({}, [], {text: near})
+def test_check_known(text: str, near: tuple[str, ...]) -> None:
+    query = parse_query(text, COCO)
+    assert (query.weights, query.without, query.unknown) == ({}, [], {text: near})
     with pytest.raises(ConfigError, match=near[0] if near else text):
-        check_known(words, COCO)
+        check_known(query, COCO)
 
 
 @pytest.mark.parametrize(
@@ -120,41 +109,39 @@ def test_suggestions(text: str, near: tuple[str, ...]) -> None:
         ("x" * (MAX_LETTERS + 1), "1,001"),
     ],
 )
-def test_contradictions(text: str, named: str) -> None:
+def test_parse_query_errors(text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        read_text(text, COCO)
+        parse_query(text, COCO)
 
 
-def test_synonyms() -> None:
+def test_synonyms_of() -> None:
     assert {"bike", "cyclist"} <= set(synonyms_of("bicycle"))
     assert "person" in synonyms_of("people")
     assert synonyms_of("no such class") == []
 
 
 @given(st.text(max_size=60))
-def test_any_text(text: str) -> None:
+def test_parse_any_text(text: str) -> None:
     assert tokens(" ".join(tokens(text))) == tokens(text)
     try:
-        words = read_text(text, COCO)
+        query = parse_query(text, COCO)
     except ConfigError:
         return
-    assert {*words.weights, *words.without} <= set(COCO)
+    assert {*query.weights, *query.without} <= set(COCO)
 
 
-def test_typed_queries() -> None:
+def test_parse_real_queries() -> None:
     counts = Counter[tuple[bool, str]]()
-    for line in TYPED.read_text(encoding="utf-8").splitlines():
+    for line in QUERIES.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             text, meaning = line.split("\t")
             expected = sorted(label.strip() for label in meaning.split(",") if label.strip())
-            words = read_text(text, COCO)
-            labels = sorted([*words.weights, *(f"-{label}" for label in words.without)])
+            query = parse_query(text, COCO)
+            labels = sorted([*query.weights, *(f"-{label}" for label in query.without)])
             outcome = "right" if labels == expected else "wrong" if labels else "refused"
             counts[bool(expected), outcome] += 1
-    known, others = (
-        sum(n for (is_known, _), n in counts.items() if is_known is kind) for kind in (True, False)
-    )
-    assert (known, others) == (100, 58)
+    known, unknown = (sum(n for (flag, _), n in counts.items() if flag is kind) for kind in (True, False))
+    assert (known, unknown) == (100, 58)
     assert counts[True, "right"] >= 0.95 * known
     assert counts[True, "wrong"] <= 0.02 * known
-    assert counts[False, "wrong"] <= 0.02 * others
+    assert counts[False, "wrong"] <= 0.02 * unknown

@@ -1,8 +1,8 @@
-"""Words that people type: labels with weights and labels that must not be there.
+"""Text queries: labels with weights, and excluded labels.
 
-    read_text("a cat without people", labels)     cat, and no person
-    read_text("dog:0.7, bicycle", labels)         both, with weights 0.7 and 1
-    match("Bikes", labels)                         the label "bicycle"
+    parse_query("a cat without people", labels)     # cat, without person
+    parse_query("dog:0.7, bicycle", labels)         # both, with weights 0.7 and 1
+    match("Bikes", labels)                          # the label "bicycle"
 
 A label is recognized in any case, in singular and plural, and by the synonyms of `SYNONYMS`. A row of that table counts
 for a label that is its class or one of its words, so "plane" finds "airplane" as well as another model's "aeroplane".
@@ -21,11 +21,13 @@ from typing import TypeAlias
 from centerhash.core.errors import ConfigError, nearest_names
 
 Tokens: TypeAlias = tuple[str, ...]
-Names: TypeAlias = Mapping[Tokens, tuple[str, ...]]  # the labels that a name may stand for
+# The labels that a name may stand for, by name.
+Names: TypeAlias = Mapping[Tokens, tuple[str, ...]]
 
 MAX_LETTERS = 1_000
 _MAX_SUGGESTIONS, _MAX_LISTED = 3, 100
-_SIMILAR = 0.78  # of difflib; "bycicle" is as near as this to "bicycle"
+# This is a ratio of difflib, whose value for "bicycel" and "bicycle" is 0.86.
+_MIN_SIMILARITY = 0.78
 
 SYNONYMS = """
 person: people, human, man, men, woman, women, boy, girl, child, children, kid, baby, babies, lady, guy, selfie;
@@ -49,9 +51,8 @@ _ROLES = {
     word: role
     for role, words in (
         ("without", "without no not minus except excluding never none"),
-        ("with", "with but having including show has"),
+        ("with", "with but having including show has ,"),
         ("and", "and or nor plus also"),
-        ("end", ","),
         (
             "skipped",
             """a an the of on in at by to from for near next beside under over behind above below between into onto
@@ -62,7 +63,7 @@ _ROLES = {
     )
     for word in words.split()
 }
-# plurals that mean something else than their singular
+# The singular of these plurals means something else.
 _NOT_LABELS = frozenset({("glasses",)})
 
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
@@ -72,8 +73,8 @@ _MINUS = re.compile(r"(?:^|(?<=[\s,:]))[-−–](?=\w)")
 
 
 @dataclass
-class Words:
-    """Hold the labels of a text: those to rank by with their weights (1 without a number), and those to exclude.
+class ParsedQuery:
+    """Hold the labels of a text query: those to rank by with their weights (1 without a number), and excluded ones.
 
     `unknown` are the words that are no labels, each with the labels that it may mean.
     """
@@ -92,16 +93,14 @@ def tokens(text: str) -> Tokens:
 # --- names of labels
 
 
-@lru_cache(1)
-def _rows() -> list[tuple[Tokens, ...]]:
-    """Return the words of each row of `SYNONYMS`, its class first."""
-    return [tuple(map(tokens, re.split("[:,]", row))) for row in SYNONYMS.split(";")]
+# The words of each row, its class first.
+_ROWS = [tuple(map(tokens, re.split("[:,]", row))) for row in SYNONYMS.split(";")]
 
 
 def synonyms_of(label: str) -> list[str]:
-    """Return the other words that stand for a label."""
+    """Return the synonyms of a label."""
     name = tokens(label)
-    return [" ".join(word) for row in _rows() if name in row for word in row if word != name]
+    return [" ".join(synonym) for row in _ROWS if name in row for synonym in row if synonym != name]
 
 
 @lru_cache(8)
@@ -110,17 +109,17 @@ def _names(labels: tuple[str, ...]) -> Names:
     by_name = {tokens(label): label for label in reversed(labels)}
     by_name.pop((), None)
     names: dict[Tokens, tuple[str, ...]] = {name: (label,) for name, label in by_name.items()}
-    rows = [(row, tuple(by_name[word] for word in row if word in by_name)) for row in _rows()]
+    rows = [(row, tuple(by_name[word] for word in row if word in by_name)) for row in _ROWS]
     rows += [((name,), (label,)) for name, label in by_name.items()]
     for row, meanings in rows:
-        for form in (form for word in row for form in (word, *_forms(word))) if meanings else ():
-            if form not in _NOT_LABELS:
+        for form in (form for word in row for form in (word, *_forms(word))):
+            if meanings and form not in _NOT_LABELS:
                 names.setdefault(form, meanings)
     return names
 
 
 def _forms(name: Tokens) -> Iterator[Tokens]:
-    """Yield the regular plurals of a name, of which the last word changes, and the singulars that it may be of."""
+    """Yield the regular plurals of a name, whose last word changes, and the singulars that it may be a plural of."""
     *before, last = name
     yield (*before, last + "s")
     if last.endswith(("s", "x", "z", "ch", "sh", "o")):
@@ -143,74 +142,68 @@ def match(name: str, labels: Sequence[str]) -> str | None:
 def _suggestions(word: str, names: Names) -> tuple[str, ...]:
     """Return the labels that a misspelled word may mean, the nearest first."""
     by_text = {" ".join(name): meanings[0] for name, meanings in names.items()}
-    near = nearest_names(word, by_text, 3 * _MAX_SUGGESTIONS, _SIMILAR)
+    near = nearest_names(word, by_text, 3 * _MAX_SUGGESTIONS, _MIN_SIMILARITY)
     return tuple(dict.fromkeys(by_text[name] for name in near))[:_MAX_SUGGESTIONS]
 
 
-# --- texts
+# --- queries
 
 
-def read_text(text: str, labels: Sequence[str]) -> Words:
-    """Read a text with the names of labels: a phrase, or names and weights between commas."""
+def parse_query(text: str, labels: Sequence[str]) -> ParsedQuery:
+    """Parse a text with the names of labels: a phrase, or names and weights between commas."""
     if len(text) > MAX_LETTERS:
         raise ConfigError(f"a query has at most {MAX_LETTERS:,} letters, got {len(text):,}.")
-    names, words, left = _names(tuple(labels)), Words(), tokens(_MINUS.sub(" without ", text))
+    names, query, rest = _names(tuple(labels)), ParsedQuery(), tokens(_MINUS.sub(" without ", text))
     longest = max(map(len, names), default=1)
-    excluded = closed = False  # closed: a label followed the "without", so that only "and" continues it
-    while left:
-        name = _first_name(left, names, longest)
-        meanings, left = names.get(name, ()), left[len(name) :]
+    # After "without" and a label, the exclusion is closed: a further label is excluded only after "and".
+    excluded = closed = False
+    while rest:
+        # The longest name of a label counts, otherwise the first word.
+        beginnings = (rest[:size] for size in range(min(longest, len(rest)), 0, -1))
+        name = next((beginning for beginning in beginnings if beginning in names), rest[:1])
+        meanings, rest = names.get(name, ()), rest[len(name) :]
         role = _ROLES.get(name[0], "" if name[0][0].isalnum() else "skipped")
-        if meanings and (len(name) > 1 or role != "without" or left[:1] in ((), (",",))):
-            role = ""  # a label, as "none" is at the end of a part only
+        # A label named "none" is a label only at the end of a part; elsewhere the word excludes what follows.
+        if meanings and (len(name) > 1 or role != "without" or rest[:1] in ((), (",",))):
+            role = ""
         if role == "without":
             excluded, closed = True, False
         elif role == "with":
             excluded = False
         elif role == "and":
             closed = False
-        elif role == "end":
-            excluded = closed = False
         elif not role:
             excluded = closed = excluded and not closed
             if len(meanings) != 1:
                 word = " ".join(name)
-                words.unknown.setdefault(word, meanings or _suggestions(word, names))
+                query.unknown.setdefault(word, meanings or _suggestions(word, names))
                 continue
             (label,) = meanings
-            weight, left = _weight(label, left)
+            weight, rest = _weight(label, rest)
             if excluded:
-                words.without.extend([label] * (label not in words.without))
-            elif label in words.weights and weight is not None:
+                query.without.extend([label] * (label not in query.without))
+            elif label in query.weights and weight is not None:
                 raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
             else:
-                words.weights[label] = 1.0 if weight is None else weight
-    for label in words.without:
-        if label in words.weights:
+                query.weights[label] = 1.0 if weight is None else weight
+    for label in query.without:
+        if label in query.weights:
             raise ConfigError(f"the label '{label}' is both wanted and excluded: write it once.")
-    return words
+    return query
 
 
-def _first_name(left: Tokens, names: Names, longest: int) -> Tokens:
-    """Return the longest name of a label that a text begins with, or its first word."""
-    sizes = range(min(longest, len(left)), 0, -1)
-    return next((left[:size] for size in sizes if left[:size] in names), left[:1])
+def _weight(label: str, rest: Tokens) -> tuple[float | None, Tokens]:
+    """Return the number after the colon that follows a label, and the tokens after it."""
+    if rest[:1] != (":",):
+        return None, rest
+    if not _NUMBER.fullmatch("".join(rest[1:2])):
+        raise ConfigError(f"the weight of '{label}' must be a positive number, such as {label}:0.7.")
+    return float(rest[1]), rest[2:]
 
 
-def _weight(label: str, left: Tokens) -> tuple[float | None, Tokens]:
-    """Return the number behind the colon that follows a label, and the tokens behind it."""
-    if left[:1] != (":",):
-        return None, left
-    if not _NUMBER.fullmatch("".join(left[1:2])):
-        raise ConfigError(
-            f"the weight of '{label}' must be a positive number: write for example {label}:0.7."
-        )
-    return float(left[1]), left[2:]
-
-
-def check_known(words: Words, labels: Sequence[str]) -> None:
+def check_known(query: ParsedQuery, labels: Sequence[str]) -> None:
     """Raise ConfigError for the first unknown word, with the labels that it may mean."""
-    for word, near in words.unknown.items():
+    for word, near in query.unknown.items():
         allowed = f"{', '.join(labels[:_MAX_LISTED])}{' ...' if len(labels) > _MAX_LISTED else ''}"
         advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Allowed: {allowed}."
         raise ConfigError(f"unknown label '{word}'. {advice}")
