@@ -48,7 +48,7 @@ def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     ("part", "rounds"), [(torture.kills, 3), (torture.damages, 5), (torture.cuts, 3), (torture.disks, 1)]
 )
 def test_torture_in_short(part: object, rounds: int) -> None:
-    figures = torture.tried(part, rounds, 7, silent)
+    figures = torture.run_part(part, rounds, 7, silent)
     outcomes = {name: count for name, count in figures.items() if name not in ("rounds", "seconds")}
     assert sum(outcomes.values()) == rounds
     assert not [name for name in outcomes if "broken" in name]
