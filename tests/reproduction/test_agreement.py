@@ -24,7 +24,7 @@ def random_images(count: int = 200) -> tuple[NDArray[Any], NDArray[Any], NDArray
     return raw / np.maximum(raw.sum(axis=1, keepdims=True), 1e-9), areas, labels
 
 
-def test_agreement_by_hand() -> None:
+def test_measure_agreement() -> None:
     found = measure_agreement(WEIGHTS, AREAS, LABELS)
     weights, shares = [0.75, 0.25, 0.5, 0.3, 0.2], [0.75, 0.25, 0.25, 0.5, 0.25]
     even = np.array([1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3])
@@ -37,7 +37,7 @@ def test_agreement_by_hand() -> None:
     assert found.chance == pytest.approx((1 / 2 + 1 / 3) / 2)
 
 
-def test_ties_count_as_random() -> None:
+def test_agreement_of_ties() -> None:
     labels = np.ones((1, 4), dtype=bool)
     tied_weights = measure_agreement(np.array([[0.4, 0.4, 0.1, 0.1]]), np.array([[4, 3, 2, 1]]), labels)
     assert tied_weights.largest == pytest.approx(0.5)
@@ -45,7 +45,7 @@ def test_ties_count_as_random() -> None:
     assert (tied_areas.largest, tied_areas.chance) == (1, 0.5)
 
 
-def test_equal_weights_score_chance() -> None:
+def test_agreement_of_equal_weights() -> None:
     _, areas, labels = random_images()
     found = measure_agreement(labels / np.maximum(labels.sum(axis=1, keepdims=True), 1), areas, labels)
     assert found.largest == pytest.approx(found.chance)
@@ -53,22 +53,22 @@ def test_equal_weights_score_chance() -> None:
     assert found.pearson > 0.2  # few labels mean large shares
 
 
-def test_true_shares_score_one() -> None:
+def test_agreement_of_true_shares() -> None:
     _, areas, labels = random_images()
     found = measure_agreement(areas / np.maximum(areas.sum(axis=1, keepdims=True), 1e-9), areas, labels)
     assert [getattr(found, name) for name in METRICS] == pytest.approx([1, 1, 1])
 
 
-def test_intervals_hold_the_value() -> None:
-    found, again = (measure_agreement(*random_images(), draws=300) for _ in range(2))
+def test_agreement_intervals() -> None:
+    found, again = (measure_agreement(*random_images()) for _ in range(2))
     assert found.intervals == again.intervals
-    wide = measure_agreement(*(part[:40] for part in random_images()), draws=300).intervals
+    wide = measure_agreement(*(array[:40] for array in random_images())).intervals
     for name, (low, high) in found.intervals.items():
         assert low < getattr(found, name) < high
         assert high - low < wide[name][1] - wide[name][0]
 
 
 @pytest.mark.parametrize("areas", [AREAS[:, :2], np.zeros_like(AREAS)])
-def test_nothing_to_compare(areas: NDArray[Any]) -> None:
+def test_measure_agreement_rejects(areas: NDArray[Any]) -> None:
     with pytest.raises(InputError):
         measure_agreement(WEIGHTS, areas, LABELS)
