@@ -127,7 +127,7 @@ def main() -> None:
     measured: dict[str, Any] = {"bytes of a code": BITS // 8}
     for work, sizes in WORK.items():
         with tempfile.TemporaryDirectory() as folder:
-            work(Path(folder) / "first", sizes[0])  # This run compiles loops, and does not count.
+            work(Path(folder) / "first", sizes[0])  # compiles loops, does not count
             small, large = (work(Path(folder) / str(size), size) for size in sizes)
         growth = 1e6 * (large - small) / (sizes[1] - sizes[0])
         figures = {f"peak MB at {sizes[0]}": small, f"peak MB at {sizes[1]}": large, "bytes per item": growth}
