@@ -54,6 +54,7 @@ checks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/vulture
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src reproduction
 

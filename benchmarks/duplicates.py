@@ -1,22 +1,20 @@
-"""How well duplicates are found: copies of real photos among photos that are none.
+"""Measure how well duplicates are found: copies of real photos among other photos.
 
     python -m benchmarks.duplicates --photos FOLDER [--out benchmarks/results/duplicates.json] [--choose]
 
-From a folder of photos, 3,000 are taken, and 100 of them for each kind of change get a changed copy: one library for all
-kinds. The pairs of the first and each other file of every group are reported. Recall is the share of the 100 pairs that
-are reported. Precision is the share of right pairs among all reported pairs with a copy of that kind; `strangers` are
-reported pairs of two photos that are no copies.
+The library has 3,000 photos of the folder, and a changed copy of 100 of them for each kind of change. The first and each
+other file of every group are a reported pair. Recall is the share of the 100 pairs that are reported. Precision is the
+share of right pairs among all reported pairs with a copy of that kind. `strangers` counts reported pairs without a copy.
 
-`--choose` chooses both thresholds on other photos instead, and stores the whole grid: of all pairs of hash bits and
-correlation without a wrong pair, those whose mean recall is within 0.005 of the best are as good, and of these the one
-that compares the fewest pictures, then the strictest one.
+`--choose` chooses both thresholds on other photos instead, and stores the whole grid. Candidates are the pairs of hash
+bits and correlation that report no wrong pair and whose mean recall is within 0.005 of the best. The one that compares
+the fewest pictures is chosen, then the strictest one.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,12 +31,12 @@ from centerhash.photos import duplicates
 from centerhash.photos.duplicates import CORRELATION, HASH_BITS, Alignment, aligned_hits, near_groups
 from centerhash.photos.pixels import SIDE, Picture, picture_of, view_boxes
 
-LIBRARY, COPIES = 3_000, 100
-Pair = tuple[str, str]
+LIBRARY, COPIES, COPY_SUFFIX = 3_000, 100, "-copy.jpg"
+Pair = tuple[str, str]  # sorted
 
 
 def cropped(share: float) -> Callable[[Image.Image, np.random.Generator], Image.Image]:
-    """A window of this share of the sides, anywhere."""
+    """Return a crop of this share of the sides at a random position."""
 
     def crop(image: Image.Image, generator: np.random.Generator) -> Image.Image:
         width, height = round(image.width * share), round(image.height * share)
@@ -50,7 +48,7 @@ def cropped(share: float) -> Callable[[Image.Image, np.random.Generator], Image.
 
 
 def screenshot(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """The photo on the screen of a phone, as wide as the screen, with a clock and buttons on plain bars."""
+    """Return the photo on the screen of a phone, as wide as the screen, with a clock and buttons on plain bars."""
     dark = generator.random() < 0.5
     canvas = Image.new("RGB", (360, 640), (0, 0, 0) if dark else (250, 250, 250))
     resized = image.resize((360, int(generator.integers(220, 480))))
@@ -83,41 +81,44 @@ CHANGES: dict[str, tuple[int, Callable[[Image.Image, np.random.Generator], Image
 }
 
 
-def make_library(photos: Path, made: Path, part: int) -> dict[Pair, str]:
-    """Write a library to `made`, and return its pairs of photo and copy with their kind of change."""
+def pair_of(first: str, second: str) -> Pair:
+    """Return two names as a pair."""
+    return min(first, second), max(first, second)
+
+
+def make_library(photos: Path, library: Path, part: int) -> dict[Pair, str]:
+    """Write a library, and return its pairs of photo and copy with their kind of change."""
     files = sorted(photos.iterdir())
     generator = np.random.default_rng(0)
     order = generator.permutation(len(files))[part * LIBRARY : (part + 1) * LIBRARY]
     selected = [files[row] for row in order.tolist()]
-    made.mkdir(parents=True)
+    library.mkdir(parents=True)
     for file in selected:
-        (made / file.name).write_bytes(file.read_bytes())
+        (library / file.name).write_bytes(file.read_bytes())
     pairs: dict[Pair, str] = {}
     for number, (name, (quality, change)) in enumerate(CHANGES.items()):
         for file in selected[number * COPIES : (number + 1) * COPIES]:
             with Image.open(file) as stored:
                 image = stored.convert("RGB")
-            copy = f"{file.stem}-copy.jpg"
-            change(image, generator).save(made / copy, quality=quality)
-            pairs[file.name, copy] = name
+            copy = f"{file.stem}{COPY_SUFFIX}"
+            change(image, generator).save(library / copy, quality=quality)
+            pairs[pair_of(file.name, copy)] = name
     return pairs
 
 
-def scored(reported: Iterable[Pair], pairs: dict[Pair, str]) -> dict[str, Any]:
-    """Recall and precision of each kind of change."""
-    every = {(min(pair), max(pair)) for pair in reported}
-    expected = {(min(pair), max(pair)): kind for pair, kind in pairs.items()}
-    kind_of = {pair[1]: kind for pair, kind in pairs.items()}
+def recall_and_precision(reported: set[Pair], pairs: dict[Pair, str]) -> dict[str, Any]:
+    """Compute recall and precision of each kind of change."""
+    kind_of = {name: kind for pair, kind in pairs.items() for name in pair if name.endswith(COPY_SUFFIX)}
     rows: dict[str, Any] = {}
     for kind in CHANGES:
-        right = sum(expected.get(pair) == kind for pair in every)
-        touched = sum(any(kind_of.get(name) == kind for name in pair) for pair in every)
+        right = sum(pairs.get(pair) == kind for pair in reported)
+        touched = sum(any(kind_of.get(name) == kind for name in pair) for pair in reported)
         rows[kind] = {
             "recall": right / COPIES,
             "precision": round(right / touched, 4) if touched else None,
             "wrong": touched - right,
         }
-    rows["strangers"] = sum(not any(name in kind_of for name in pair) for pair in every)
+    rows["strangers"] = sum(not any(name in kind_of for name in pair) for pair in reported)
     return rows
 
 
@@ -135,18 +136,18 @@ def read_pictures(folder: Path, progress: Progress) -> tuple[list[str], list[Pic
     return [file.name for file in files], [pictures[row] for row in range(len(files))]
 
 
-def reported_pairs(names: Sequence[str], pictures: Sequence[Picture], progress: Progress) -> list[Pair]:
+def reported_pairs(names: Sequence[str], pictures: Sequence[Picture], progress: Progress) -> set[Pair]:
     """Return the pairs of the first and each other file of every group."""
     groups = near_groups(pictures, progress)
-    return [(names[group[0]], names[other]) for group in groups for other in group[1:]]
+    return {pair_of(names[group[0]], names[other]) for group in groups for other in group[1:]}
 
 
 HASH_GRID, CORRELATION_GRID = (8, 10, 12, 14), (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-AS_GOOD = 0.005  # recall: 8 of 1,600 copies
+RECALL_TOLERANCE = 0.005
 
 
 def choose_thresholds(folder: Path, pairs: dict[Pair, str], progress: Progress) -> dict[str, Any]:
-    """Measure all thresholds, and choose: see the top of this module.
+    """Measure all thresholds, and choose as described at the top of this module.
 
     Pictures are compared once, at the loosest thresholds: those that stricter ones would compare are among them.
     """
@@ -158,32 +159,32 @@ def choose_thresholds(folder: Path, pairs: dict[Pair, str], progress: Progress) 
         return [hit for hit in compared if hit.bits <= radius]
 
     grid = []
-    for bits, least in product(HASH_GRID, CORRELATION_GRID):
-        with patch.multiple(duplicates, HASH_BITS=bits, CORRELATION=least, aligned_hits=at_loosest):
-            reported = {(min(pair), max(pair)) for pair in reported_pairs(names, pictures, progress)}
-        rows = scored(reported, pairs)
+    for bits, correlation in product(HASH_GRID, CORRELATION_GRID):
+        with patch.multiple(duplicates, HASH_BITS=bits, CORRELATION=correlation, aligned_hits=at_loosest):
+            reported = reported_pairs(names, pictures, progress)
+        rows = recall_and_precision(reported, pairs)
         wrong = rows.pop("strangers") + sum(row["wrong"] for row in rows.values())
         recall = sum(row["recall"] for row in rows.values()) / len(rows)
-        others = sorted(reported - {(min(pair), max(pair)) for pair in pairs})
+        wrong_pairs = sorted(reported - set(pairs))
         count = sum(hit.bits <= bits for hit in compared)
-        row = {"hash_bits": bits, "correlation": least, "recall": round(recall, 4), "wrong": wrong}
-        grid.append({**row, "compared": count, "wrong_pairs": others})
-        print(row, others[:5], flush=True)
+        row = {"hash_bits": bits, "correlation": correlation, "recall": round(recall, 4), "wrong": wrong}
+        grid.append({**row, "compared": count, "wrong_pairs": wrong_pairs})
+        print(row, wrong_pairs[:5], flush=True)
     right = [row for row in grid if not row["wrong"]]
-    enough = max(row["recall"] for row in right) - AS_GOOD
-    good = [row for row in right if row["recall"] >= enough]
-    best = min(good, key=lambda row: (row["compared"], -row["recall"], -row["correlation"]))
+    least = max(row["recall"] for row in right) - RECALL_TOLERANCE
+    candidates = [row for row in right if row["recall"] >= least]
+    best = min(candidates, key=lambda row: (row["compared"], -row["recall"], -row["correlation"]))
     return {"chosen": best, "used": {"hash_bits": HASH_BITS, "correlation": CORRELATION}, "grid": grid}
 
 
 def main() -> None:
+    """Create the library, measure or choose, and store."""
     parser = arguments_of(__doc__)
     parser.add_argument("--photos", type=Path, help="folder of photos", required=True)
-    parser.add_argument(
-        "--made", type=Path, default=Path("duplicates-made"), help="new folder for the library"
-    )
+    folder = Path("duplicates-made")
+    parser.add_argument("--made", type=Path, default=folder, help="new folder for the library")
     parser.add_argument("--choose", action="store_true", help="choose thresholds on other photos")
-    options: argparse.Namespace = parser.parse_args()
+    options = parser.parse_args()
     pairs = make_library(options.photos, options.made, part=0 if options.choose else 1)
     results: dict[str, Any] = {"images": LIBRARY + len(pairs)}
     with bars() as progress:
@@ -191,13 +192,13 @@ def main() -> None:
             store(options.out, results | {"choice": choose_thresholds(options.made, pairs, progress)})
             return
         started, used = time.perf_counter(), time.process_time()
-        rows = scored(reported_pairs(*read_pictures(options.made, progress), progress), pairs)
-        took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used}
+        rows = recall_and_precision(reported_pairs(*read_pictures(options.made, progress), progress), pairs)
+        times = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used}
     for kind, row in rows.items():
         print(f"  {kind:>20}: {row}", flush=True)
     results["settings"] = {"hash_bits": HASH_BITS, "correlation": CORRELATION, "views": len(view_boxes())}
     results["found"] = {"centerhash": rows}
-    results["took"] = {name: round(value, 2) for name, value in took.items()}
+    results["took"] = {name: round(value, 2) for name, value in times.items()}
     store(options.out, results)
 
 

@@ -1,14 +1,13 @@
-"""The server under load: many clients at once against an index of a million codes, by id and by upload.
+"""Measure the server under load: many clients at once, an index of a million codes, queries by id and by upload.
 
     python -m benchmarks.load [--seconds 15] [--clients 50] [--codes 1000000] [--out benchmarks/results/load.json]
 
-One client at a time first, which is what a single person waits; then all clients by id; then all by upload; then half
-of them each, at the same time.
+One client at a time runs first, for the time that a single user waits. Then all clients search by id, then all by upload,
+then half of them by id and half by upload.
 
-The index is made in a temporary folder with the built-in model: random codes, and some pictures of drawn shapes, which
-are uploaded. Random codes have no general code, so a search by id compares semantic codes; one by upload compares both.
-Clients and server share this machine, so the times are upper bounds. Each client sends its next request as soon as it
-has its answer.
+The index of the built-in model has random codes and some drawn pictures, which are uploaded. Random codes have no
+general code, so a search by id compares semantic codes; one by upload compares both. Clients and server share the
+machine, so the times are upper bounds. Each client sends its next request as soon as it has its response.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Requests = dict[str, Callable[[np.random.Generator], bytes]]
 
 
 def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
-    """Make an index of random codes and pictures; return its folder and the contents of the pictures."""
+    """Create an index of random codes and pictures; return its folder and the contents of the pictures."""
     pictures = write_shapes(folder / "pictures", PICTURES, size=224) / "images"
     generator = np.random.default_rng(0)
     with PhotoIndex.create(folder / "index", "coco") as photos:
@@ -48,13 +47,13 @@ def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
 
 @dataclass
 class Tally:
-    """Milliseconds of the good answers, and the errors."""
+    """Milliseconds of the responses, and the errors."""
 
     milliseconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def figures(self, seconds: float, clients: int) -> dict[str, Any]:
-        """Summarize the answers of so many clients."""
+        """Summarize the responses to so many clients."""
         times = np.array(self.milliseconds or [np.nan])
         return {
             "clients": clients,
@@ -99,14 +98,14 @@ def upload(picture: bytes) -> bytes:
 
 
 async def load(port: int, clients: dict[str, int], requests: Requests, seconds: float) -> dict[str, Any]:
-    """Run clients at once for a time, so many of each kind of request."""
+    """Run so many clients of each kind of request at once for some seconds."""
     tallies, end = {kind: Tally() for kind in clients}, time.perf_counter() + seconds
 
-    async def one(kind: str, number: int) -> None:
+    async def run(kind: str, number: int) -> None:
         generator = np.random.default_rng(number)
         await client(port, lambda: requests[kind](generator), tallies[kind], end)
 
-    await asyncio.gather(*(one(kind, number) for kind, count in clients.items() for number in range(count)))
+    await asyncio.gather(*(run(kind, number) for kind, count in clients.items() for number in range(count)))
     return {kind: tally.figures(seconds, clients[kind]) for kind, tally in tallies.items()}
 
 
@@ -116,22 +115,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--codes", type=int, default=1_000_000)
-    given = parser.parse_args()
-    many, half = given.clients, given.clients // 2
+    options = parser.parse_args()
+    every, half = options.clients, options.clients // 2
     loads = {
         "one_client": [{"by_id": 1}, {"by_upload": 1}],
-        "all_clients": [{"by_id": many}, {"by_upload": many}],
-        "both_at_once": [{"by_id": half, "by_upload": many - half}],
+        "all_clients": [{"by_id": every}, {"by_upload": every}],
+        "both_at_once": [{"by_id": half, "by_upload": every - half}],
     }
     with tempfile.TemporaryDirectory() as folder:
-        index, pictures = make_index(Path(folder), given.codes)
+        index, pictures = make_index(Path(folder), options.codes)
         path = "GET /search?id={:016x}&k=10 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         requests: Requests = {
-            "by_id": lambda generator: path.format(generator.integers(given.codes)).encode(),
+            "by_id": lambda generator: path.format(generator.integers(options.codes)).encode(),
             "by_upload": lambda generator: upload(pictures[generator.integers(len(pictures))]),
         }
         words = [sys.executable, "-m", "centerhash", "serve", str(index)]
-        accept_all = {"CENTERHASH_UPLOADS": str(many), "CENTERHASH_QUEUE": str(many)}
+        accept_all = {"CENTERHASH_UPLOADS": str(every), "CENTERHASH_QUEUE": str(every)}
         started = time.perf_counter()
         with serving(words, env=os.environ | accept_all) as (address, process):
             measured: dict[str, Any] = {"start_seconds": time.perf_counter() - started}
@@ -139,11 +138,11 @@ def main() -> None:
             for name, rounds in loads.items():
                 measured[name] = {}
                 for clients in rounds:
-                    measured[name] |= asyncio.run(load(port, clients, requests, given.seconds))
+                    measured[name] |= asyncio.run(load(port, clients, requests, options.seconds))
             measured["memory_mb"] = megabytes(process)
     print(json.dumps(measured), flush=True)
-    setting = {name: getattr(given, name) for name in ("clients", "seconds", "codes")}
-    store(given.out, {"setting": {**setting, "bits": BITS}, **measured})
+    setting = {name: getattr(options, name) for name in ("clients", "seconds", "codes")}
+    store(options.out, {"setting": {**setting, "bits": BITS}, **measured})
 
 
 if __name__ == "__main__":

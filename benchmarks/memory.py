@@ -1,10 +1,9 @@
-"""Memory at its peak, at two sizes each: does it grow with the collection? `make bench`
+"""Measure peak memory at two sizes of a collection, and its growth per item: `make bench`.
 
     python -m benchmarks.memory [--out benchmarks/results/memory.json]
 
-Every job runs in a process of its own, once small and once large. What counts is the process's own memory; features are
-mapped from their files, which the system keeps in memory as long as nothing else needs it. The growth per item stands
-beside the bytes of one code.
+Every job runs in a separate process, once small and once large. Memory of mapped files, such as features, does not count:
+the system frees it when another process needs it. Compare the growth per item with the bytes of a code.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from benchmarks.reporting import arguments_of, megabytes, show, store
 
 BITS = 64
 _CENTERHASH = ("-m", "centerhash")
-_LOOK = 0.02  # seconds between two looks at a process
+_POLL_SECONDS = 0.02
 
-MAKE = """
+PROLOGUE = """
 import numpy as np, sys, centerhash as ch
 from pathlib import Path
 from PIL import Image
@@ -46,8 +45,8 @@ for number in range(count):
 CODES = """
 with ch.Index.create(folder / "index") as index:
     for at in range(0, count, 500_000):
-        some = min(500_000, count - at)
-        codes, ids = rng.integers(0, 256, (some, 8), np.uint8), [f"{at + row:016x}" for row in range(some)]
+        size = min(500_000, count - at)
+        codes, ids = rng.integers(0, 256, (size, 8), np.uint8), [f"{at + row:016x}" for row in range(size)]
         index.add(codes=codes, ids=ids)
 """
 EVALUATE = """
@@ -70,48 +69,48 @@ with ch.Index.open(sys.argv[1], read_only=True) as index:
 
 
 def peak(words: Sequence[str]) -> float:
-    """The most memory of its own, in megabytes, that a Python process of these arguments had."""
+    """Return the peak memory in megabytes, without mapped files, of a Python process with these arguments."""
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
     most = 0.0
     while process.poll() is None:
         try:
             most = max(most, megabytes(process.pid).get("own", 0.0))
-        except FileNotFoundError:  # it has just ended
+        except FileNotFoundError:  # the process has just ended
             break
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     if process.wait():
-        raise SystemExit(f"{' '.join(words)[:80]} failed; what it says stands above.")
+        raise SystemExit(f"{' '.join(words)[:80]} failed: see the error above.")
     return most
 
 
-def made(code: str, folder: Path, count: int) -> Path:
-    """Run the code that fills a folder, and return the folder."""
+def create(code: str, folder: Path, count: int) -> None:
+    """Create a folder, and run the code that fills it."""
     folder.mkdir(parents=True)
-    subprocess.run([sys.executable, "-c", MAKE + code, str(folder), str(count)], check=True)
-    return folder
+    subprocess.run([sys.executable, "-c", PROLOGUE + code, str(folder), str(count)], check=True)
 
 
 def indexing(folder: Path, count: int) -> float:
-    """`photos add` of so many small photos, with the built-in model."""
-    place = made(PHOTOS, folder, count)
-    return peak([*_CENTERHASH, "photos", "add", str(place / "index"), str(place / "photos")])
+    """Run `photos add` of so many small photos, with the built-in model."""
+    create(PHOTOS, folder, count)
+    return peak([*_CENTERHASH, "photos", "add", str(folder / "index"), str(folder / "photos")])
 
 
 def encoding(folder: Path, count: int) -> float:
-    """`encode` of so many rows of features, into shards."""
-    place = made(FEATURES, folder, count)
-    words = ["encode", *map(str, (place / "run", place / "features.npy")), "--out", str(place / "codes")]
-    return peak([*_CENTERHASH, *words])
+    """Run `encode` of so many rows of features, into shards."""
+    create(FEATURES, folder, count)
+    paths = [str(folder / name) for name in ("run", "features.npy", "codes")]
+    return peak([*_CENTERHASH, "encode", *paths[:2], "--out", paths[2]])
 
 
 def evaluation(folder: Path, count: int) -> float:
-    """All measures of COCO's 4,807 queries against a database of this size, whose codes are in memory."""
+    """Evaluate all metrics of COCO's 4,807 queries on a database of this size, whose codes are in memory."""
     return peak(["-c", EVALUATE, str(count)])
 
 
 def serving(folder: Path, count: int) -> float:
-    """A server that has answered twenty questions by id."""
-    return peak(["-c", SERVE, str(made(CODES, folder, count) / "index")])
+    """Serve twenty queries by id."""
+    create(CODES, folder, count)
+    return peak(["-c", SERVE, str(folder / "index")])
 
 
 WORK = {
@@ -128,7 +127,7 @@ def main() -> None:
     measured: dict[str, Any] = {"bytes of a code": BITS // 8}
     for work, sizes in WORK.items():
         with tempfile.TemporaryDirectory() as folder:
-            work(Path(folder) / "first", sizes[0])  # compiles loops, and does not count
+            work(Path(folder) / "first", sizes[0])  # compiles loops, does not count
             small, large = (work(Path(folder) / str(size), size) for size in sizes)
         growth = 1e6 * (large - small) / (sizes[1] - sizes[0])
         figures = {f"peak MB at {sizes[0]}": small, f"peak MB at {sizes[1]}": large, "bytes per item": growth}

@@ -1,4 +1,4 @@
-"""What all benchmarks share: their options, and results stored as json with facts of the machine."""
+"""Options of all benchmarks, and their results as json with facts about the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def commit() -> str | None:
-    """The commit that is measured, marked if the code differs from it; None outside of a clone."""
+    """Return the commit that is measured, marked if the code differs from it; None outside of a clone."""
 
     def git(*words: str) -> str:
         return subprocess.run(
@@ -34,7 +34,7 @@ def commit() -> str | None:
 
 
 def arguments_of(about: str | None) -> argparse.ArgumentParser:
-    """A parser with the option that every benchmark has."""
+    """Return a parser with the option that every benchmark has."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the figures as json")
     return parser
@@ -48,9 +48,9 @@ def serving(words: Sequence[str], **options: Any) -> Iterator[tuple[str, int]]:
         printed = ""
         for line in server.stdout or ():
             printed += line
-            if found := re.search(r"http://[\w.]+:\d+", line):
+            if match := re.search(r"http://[\w.]+:\d+", line):
                 try:
-                    yield found[0], server.pid
+                    yield match[0], server.pid
                 finally:
                     server.terminate()
                 return
@@ -58,11 +58,11 @@ def serving(words: Sequence[str], **options: Any) -> Iterator[tuple[str, int]]:
 
 
 def megabytes(process: int) -> dict[str, float]:
-    """Return the memory of a process: all that is resident, and its own without mapped files."""
+    """Return the memory of a process: its resident memory, and that without mapped files."""
     status = Path(f"/proc/{process}/status").read_text()
     fields = {"resident": "VmRSS", "own": "RssAnon"}
-    found = {name: re.search(rf"{field}:\s+(\d+) kB", status) for name, field in fields.items()}
-    return {name: int(match[1]) / 1000 for name, match in found.items() if match}
+    matches = {name: re.search(rf"{field}:\s+(\d+) kB", status) for name, field in fields.items()}
+    return {name: int(match[1]) / 1000 for name, match in matches.items() if match}
 
 
 def show(name: str, figures: Mapping[str, float]) -> None:
@@ -71,15 +71,16 @@ def show(name: str, figures: Mapping[str, float]) -> None:
 
 
 def store(out: Path | None, measured: Mapping[str, Any], *, threads: int | None = None) -> None:
-    """Write the figures with the machine and the versions they were measured with, if they are asked for."""
+    """Write the results with facts about the machine, the versions and the commit; nothing if `out` is None."""
     if out is None:
         return
     machine: dict[str, Any] = {"processor": platform.machine(), "cores": os.cpu_count()}
     if hasattr(os, "getloadavg"):
-        machine["load"] = round(os.getloadavg()[1], 1)  # of five minutes
+        machine["load"] = round(os.getloadavg()[1], 1)  # mean of five minutes
     if threads is not None:
         machine["threads"] = threads
-    from centerhash.training.run_folder import versions  # torch, which no child process needs
+    # This imports torch, which child processes do not need.
+    from centerhash.training.run_folder import versions
 
     facts = {"machine": machine, "versions": versions(), "commit": commit()}
     out.parent.mkdir(parents=True, exist_ok=True)

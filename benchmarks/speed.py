@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed [--out benchmarks/results/speed.json]
 
-Seconds differ from machine to machine and from hour to hour; a ratio against something measured beside it holds.
+Seconds differ from machine to machine and from hour to hour. A ratio to something measured at the same time holds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ QUERIES, DATABASE, BITS, CLASSES, DEPTH = 4_807, 112_459, 64, 80, 5_000
 def seconds(
     work: Callable[[], Any], repeats: int = 5, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Median time of `work`, after one call that does not count."""
+    """Return the median time of `work`, after one call that does not count."""
     work()
     times = []
     for _ in range(repeats):
@@ -44,48 +45,45 @@ def seconds(
     return statistics.median(times)
 
 
-def field_loop(
-    query: np.ndarray, database: np.ndarray, query_labels: np.ndarray, database_labels: np.ndarray, depth: int
+def calc_top_map(
+    query: np.ndarray, database: np.ndarray, query_labels: np.ndarray, database_labels: np.ndarray
 ) -> float:
-    """mAP as the most used public code (CalcTopMap) computes it, in float32: a dot product and an argsort per query."""
+    """Compute mAP as the most used public code (CalcTopMap) does, in float32: a product and an argsort per query."""
     total = 0.0
     for code, labels in zip(query, query_labels, strict=True):
         relevant = (labels @ database_labels.T) > 0
         distance = 0.5 * (database.shape[1] - code @ database.T)
-        hits = relevant[np.argsort(distance)][:depth]
+        hits = relevant[np.argsort(distance)][:DEPTH]
         count = int(hits.sum())
         if count:
-            places = np.flatnonzero(hits) + 1
-            total += float((np.arange(1, count + 1) / places).mean())
+            ranks = np.flatnonzero(hits) + 1
+            total += float((np.arange(1, count + 1) / ranks).mean())
     return total / len(query)
 
 
 def evaluation() -> dict[str, float]:
-    """The whole set of measures at COCO's size against the loop for mAP alone (timed on a tenth of the queries)."""
+    """Compare all metrics at COCO's size with the loop for mAP alone, which is timed on a tenth of the queries."""
     generator = np.random.default_rng(0)
     query = np.where(generator.random((QUERIES, BITS)) < 0.5, 1, -1).astype(np.int8)
     database = np.where(generator.random((DATABASE, BITS)) < 0.5, 1, -1).astype(np.int8)
     query_labels, database_labels = (generator.random((n, CLASSES)) < 0.036 for n in (QUERIES, DATABASE))
     ours = seconds(lambda: evaluate_codes(query, database, query_labels, database_labels, k=DEPTH), repeats=3)
     part = QUERIES // 10
-    as_floats = [
-        array.astype(np.float32) for array in (query[:part], database, query_labels[:part], database_labels)
-    ]
-    loop = seconds(lambda: field_loop(*as_floats, DEPTH), repeats=3) * QUERIES / part
-    same = evaluate_codes(query[:part], database, query_labels[:part], database_labels, k=DEPTH)
-    apart = abs(same.map_retrieved - field_loop(*as_floats, DEPTH))
+    tenth = query[:part], database, query_labels[:part], database_labels
+    loop = partial(calc_top_map, *(array.astype(np.float32) for array in tenth))
+    theirs = seconds(loop, repeats=3) * QUERIES / part
     return {
         "evaluate_seconds": ours,
-        "field_loop_seconds": loop,
-        "times_faster": loop / ours,
-        "map_difference": apart,
+        "field_loop_seconds": theirs,
+        "times_faster": theirs / ours,
+        "map_difference": abs(evaluate_codes(*tenth, k=DEPTH).map_retrieved - loop()),
     }
 
 
 def training() -> dict[str, float]:
-    """Epochs of a frozen training at COCO's size, against its matrix products alone.
+    """Compare epochs of a training run on frozen features at COCO's size with its matrix products alone.
 
-    On one thread, in processor time: what else the machine does counts for neither.
+    Both run on one thread and are measured in CPU time, so that other work on the machine counts for neither.
     """
     images, features, epochs = 9_602, 2_560, 4
     hidden, batch = HeadOptions().hidden[0], TrainConfig().batch_size
@@ -117,12 +115,12 @@ def training() -> dict[str, float]:
     return {
         "epoch_seconds": whole / epochs,
         "products_seconds": alone,
-        "times_products": statistics.median(both / epochs / one for one, both in pairs),
+        "times_products": statistics.median(long / epochs / short for short, long in pairs),
     }
 
 
 def solver() -> dict[str, float]:
-    """The weight solvers at batch 64 against one training step on frozen features with the default head, in turns."""
+    """Compare the weight solvers at batch 64 with a training step on frozen features with the default head, in turns."""
     batch, features = 64, 1280
     generator = torch.Generator().manual_seed(0)
     labels = torch.rand(batch, CLASSES, generator=generator) < 0.036
@@ -150,7 +148,7 @@ def solver() -> dict[str, float]:
 
 
 def start_up() -> dict[str, float]:
-    """`centerhash --help` against starting Python with nothing but `pass`."""
+    """Compare `centerhash --help` with starting Python for nothing but `pass`."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(*arguments: str) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""ICS in a training loop of one's own, in plain PyTorch: a linear head on features, codes, Hamming ranking, mAP."""
+"""ICS in a custom training loop of plain PyTorch: a linear head on features, codes, Hamming ranking, mAP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import centerhash as ch
 
 
 def features_and_labels(count: int, classes: int = 20, width: int = 64) -> tuple[Tensor, Tensor]:
-    """Features (N, D), sums of their labels' directions and noise, and labels (N, C): put your own here."""
+    """Return features (N, D), sums of their labels' directions and noise, and labels (N, C): insert your data here."""
     generator = torch.Generator().manual_seed(count)
     labels = torch.rand(count, classes, generator=generator) < 1 / classes
     labels[torch.arange(count), torch.randint(classes, (count,), generator=generator)] = True
@@ -18,7 +18,7 @@ def features_and_labels(count: int, classes: int = 20, width: int = 64) -> tuple
 
 
 def main(bits: int = 32, epochs: int = 10) -> float:
-    """Train on 1,000 images, then rank them for 200 unseen ones; returns the mAP."""
+    """Train on 1,000 images, rank them for 200 other ones, and return the mAP."""
     features, labels = features_and_labels(1000)
     torch.manual_seed(0)
     head = nn.Linear(features.shape[1], bits)
@@ -30,12 +30,12 @@ def main(bits: int = 32, epochs: int = 10) -> float:
             loss(head(features[batch]), labels[batch]).backward()
             optimizer.step()
 
-    questions, wanted = features_and_labels(200)
+    query_features, query_labels = features_and_labels(200)
     with torch.no_grad():
-        query, database = (ch.binarize(head(rows).numpy()) for rows in (questions, features))
-    found = ch.evaluate_codes(query, database, wanted.numpy(), labels.numpy(), k=len(database))
-    print(f"mAP {found.map_all:.3f}, by chance {found.random_all:.3f}")
-    return found.map_all
+        queries, database = (ch.binarize(head(rows).numpy()) for rows in (query_features, features))
+    result = ch.evaluate_codes(queries, database, query_labels.numpy(), labels.numpy(), k=len(database))
+    print(f"mAP {result.map_all:.3f}, random ranking {result.random_all:.3f}")
+    return result.map_all
 
 
 if __name__ == "__main__":

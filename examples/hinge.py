@@ -1,4 +1,4 @@
-"""Hinge: each bit must lie on the side of its labels' centers by a margin, and is free if they disagree."""
+"""Hinge: each bit must lie on the side of its labels' centers by a margin, unless the centers disagree on it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from centerhash.losses import Batch, CentralLoss, Option
 
 
 def agreement(labels: Tensor, centers: Tensor) -> Tensor:
-    """Mean (B, K) of the centers of each image's labels, in [-1, 1]: 0 if they disagree on a bit."""
+    """Compute the mean (B, K) of the centers of each image's labels, in [-1, 1]: 0 if they disagree on a bit."""
     return ch.weights.equal_weights(labels, centers.dtype) @ centers
 
 
 def bit_hinge(logits: Tensor, targets: Tensor, margin: float) -> Tensor:
-    """Loss (B,) = mean_k relu(m |t_k| - t_k z_k): 0 if z_k is on the side of t_k by the margin m."""
+    """Compute the loss (B,) = mean_k relu(m |t_k| - t_k z_k): 0 if z_k is on the side of t_k by the margin m."""
     return relu(margin * targets.abs() - targets * logits).mean(dim=1)
 
 
@@ -35,6 +35,6 @@ class Hinge(CentralLoss):
         self.margin = margin
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the term of the loss per image (B,)."""
+        """Return the loss per image (B,)."""
         targets = agreement(batch.labels, self.centers)
         return {"hinge": bit_hinge(batch.logits, targets, self.margin)}

@@ -1,4 +1,4 @@
-"""Gives AI assistants read access to a photo index: python mcp_server.py photos.index   (needs `mcp`)"""
+"""Give AI assistants read access to a photo index: `python mcp_server.py photos.index` (needs `mcp`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def search_photos(labels: Annotated[str, Field(max_length=1000)], limit: Limit =
     """Search by labels, such as 'dog:0.7, car:0.3' or 'a cat without people'; `list_labels` has all of them."""
     try:
         return photos.search(labels=labels, k=limit).to_dict()
-    except ch.CenterhashError as error:  # an assistant reads its sentence, such as "Did you mean 'bicycle'?"
+    except ch.CenterhashError as error:
+        # The assistant reads its message, such as "Did you mean 'bicycle'?".
         raise ToolError(str(error)) from None
 
 

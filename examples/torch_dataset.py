@@ -1,4 +1,4 @@
-"""From a torch Dataset of one's own to a DataLoader with splits, a plain loop, and codes that are scored."""
+"""From a custom torch Dataset to a DataLoader with splits, a plain loop, and an evaluation of the codes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import centerhash as ch
 CLASSES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
 
 
-def own_dataset(count: int = 1000, width: int = 32) -> TensorDataset:
-    """Pairs of features (D,) and labels (C,): put your own torch Dataset here."""
+def custom_dataset(count: int = 1000, width: int = 32) -> TensorDataset:
+    """Return pairs of features (D,) and labels (C,): insert your torch Dataset here."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.rand(count, len(CLASSES), generator=generator) < 0.1
     labels[torch.arange(count), torch.arange(count) % len(CLASSES)] = True
@@ -22,8 +22,8 @@ def own_dataset(count: int = 1000, width: int = 32) -> TensorDataset:
 
 
 def main(bits: int = 32, epochs: int = 10) -> float:
-    """Train a linear head on the split to train on, then rank the database for the queries; returns the mAP."""
-    data = ch.Dataset.from_torch(own_dataset(), classes=CLASSES)
+    """Train a linear head on the training split, rank the database for the queries, and return the mAP."""
+    data = ch.Dataset.from_torch(custom_dataset(), classes=CLASSES)
     torch.manual_seed(0)
     head = nn.Linear(32, bits)
     loss = ch.losses.ICSLoss(ch.hash_centers(len(CLASSES), bits))
@@ -34,14 +34,15 @@ def main(bits: int = 32, epochs: int = 10) -> float:
             loss(head(features), labels).backward()
             optimizer.step()
 
-    def coded(split: str) -> tuple[np.ndarray, np.ndarray]:
+    def codes_and_labels(split: str) -> tuple[np.ndarray, np.ndarray]:
         features, labels = next(iter(DataLoader(data.to_torch(split), batch_size=len(data))))
         return ch.binarize(head(features).detach().numpy()), labels.numpy()
 
-    (query, wanted), (database, there) = coded("query"), coded("database")
-    found = ch.evaluate_codes(query, database, wanted, there, k=len(database))
-    print(f"{data}: mAP {found.map_all:.3f}, by chance {found.random_all:.3f}")
-    return found.map_all
+    queries, query_labels = codes_and_labels("query")
+    database, database_labels = codes_and_labels("database")
+    result = ch.evaluate_codes(queries, database, query_labels, database_labels, k=len(database))
+    print(f"{data}: mAP {result.map_all:.3f}, random ranking {result.random_all:.3f}")
+    return result.map_all
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import typer
 from centerhash.cli import arguments, console
 from centerhash.core.rendering import text_table
 
-# the parts of the paper, with what they make; importing the module that runs them takes seconds, a test keeps both equal
+# The parts of the paper with their help texts. The module that runs them is slow to import; a test keeps both equal.
 PARTS = {
     "table-methods": "Make Tables 2 and 3: mAP of all methods, with the printed results next to yours.",
     "table-ablation": "Make Table 4: equal weights against instance weights.",
@@ -45,8 +45,8 @@ def demo(
     """
     from reproduction.demo import run_demo
 
-    with console.progress() as report:
-        scores = run_demo(out, seed=seed, epochs=epochs, progress=report)
+    with console.progress() as progress:
+        scores = run_demo(out, seed=seed, epochs=epochs, progress=progress)
     rows = [[row.title, str(row.bytes or ""), f"{row.map:.3f}", f"{row.precision:.3f}"] for row in scores]
     console.output(text_table("", ("", ">bytes", ">mAP", ">precision@10"), rows))
     console.output(f"report: {out / 'report.html'}")
@@ -71,8 +71,8 @@ def coco117k(
     """
     from reproduction.coco117k import build
 
-    with console.progress() as report:
-        folder = build(root, images, annotations, cache=cache, device=device, progress=report)
+    with console.progress() as progress:
+        folder = build(root, images, annotations, cache=cache, device=device, progress=progress)
     console.output(f"dataset: {folder}")
 
 
@@ -106,36 +106,36 @@ def reproduce(
     cache: arguments.CacheOption = None,
     jobs: arguments.JobsOption = 1,
 ) -> None:
-    """Run one part of the paper, named by the command, and write its page."""
+    """Run the part of the paper that the command names, and write its page."""
     from centerhash.experiments.tasks import Source
     from reproduction.common import Settings
     from reproduction.report import reproduce as run
 
     names = arguments.read_methods(methods)
-    with console.progress() as report:
+    with console.progress() as progress:
         settings = Settings(
             source=Source(data, k, cache=cache, device=device),
             out=out,
             bits=tuple(sorted(arguments.read_bits(bits))),
             seeds=seeds,
-            methods=None if methods.strip() == "all" else tuple(names),
+            methods=tuple(names),
             training={} if epochs is None else {"epochs": epochs},
             jobs=jobs,
             options=arguments.read_settings(options or [], names),
-            progress=report,
+            progress=progress,
             warn=console.warn,
         )
         page, failures = run(context.info_name or "", settings)
     console.output(f"page: {page}")
     if failures:
-        shown = "\n".join(f"  {text}" for text in failures)
-        console.warn([f"some parts failed, everything else is kept:\n{shown}\nThe same command tries again."])
+        lines = "\n".join(f"  {text}" for text in failures)
+        console.warn([f"some parts failed, everything else is kept:\n{lines}\nThe same command tries again."])
         raise typer.Exit(1)
 
 
-for name, made in PARTS.items():
-    example = f"Example: `python -m reproduction {name} --data photos --out paper --seeds 1`"
-    app.command(name, help=f"{made}\n\n{example}")(reproduce)
+for part, text in PARTS.items():
+    example = f"Example: `python -m reproduction {part} --data photos --out paper --seeds 1`"
+    app.command(part, help=f"{text}\n\n{example}")(reproduce)
 
 if __name__ == "__main__":
     console.run(app, "python -m reproduction")

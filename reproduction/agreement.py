@@ -1,8 +1,4 @@
-"""How well weights agree with the areas of the labels, over the images with two labels or more.
-
-found = measure_agreement(weights, areas, labels)
-found.largest, found.intervals["largest"]
-"""
+"""Agreement of weights with the areas of the labels, over the images with two labels or more."""
 
 from __future__ import annotations
 
@@ -15,20 +11,25 @@ from numpy.typing import NDArray
 from centerhash.core.errors import InputError
 
 METRICS = ("pearson", "centered_pearson", "largest")
+# Samples of the images, drawn with replacement, for the 95 % intervals.
 DRAWS = 1000
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Weights and area shares of M labels of images with at least two, and the METRICS with 95 % intervals."""
+    """Weights and area shares (M,) of the labels of images with several, and the METRICS with 95 % intervals.
 
-    weights: NDArray[np.float64]  # (M,)
-    shares: NDArray[np.float64]  # (M,) area of the label over the area of all labels of its image
+    `centered_pearson` subtracts 1/c from both, so that the number of labels explains nothing. `largest` is how often the
+    label with the largest weight has the largest area, and `chance` is its value for a random guess.
+    """
+
+    weights: NDArray[np.float64]
+    shares: NDArray[np.float64]
     images: int
-    chance: float  # what a random guess would reach in `largest`
+    chance: float
     pearson: float
-    centered_pearson: float  # after subtracting 1/c from both, so that the number of labels explains nothing
-    largest: float  # how often the label with the largest weight has the largest area
+    centered_pearson: float
+    largest: float
     intervals: dict[str, tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -36,17 +37,15 @@ class Agreement:
         return {name: value for name, value in vars(self).items() if name not in ("weights", "shares")}
 
 
-def measure_agreement(
-    weights: NDArray[Any], areas: NDArray[Any], labels: NDArray[np.bool_], draws: int = DRAWS
-) -> Agreement:
+def measure_agreement(weights: NDArray[Any], areas: NDArray[Any], labels: NDArray[np.bool_]) -> Agreement:
     """Compare weights (N, C) with areas (N, C) of labels (N, C).
 
-    Ties of the largest weight count as the share of a random choice among them: equal weights score chance. Intervals
-    are percentiles over images drawn with replacement, since the labels of one image are not independent.
+    Ties of the largest weight count as a random choice among them, so that equal weights score `chance`. Intervals are
+    percentiles over samples of images instead of labels, since the labels of one image are not independent.
     """
     if not weights.shape == areas.shape == labels.shape:
         raise InputError(
-            f"weights {weights.shape}, areas {areas.shape} and labels {labels.shape} must have one shape (N, C)."
+            f"weights {weights.shape}, areas {areas.shape}, labels {labels.shape} differ in shape."
         )
     rows = (labels.sum(axis=1) >= 2) & ((areas * labels).sum(axis=1) > 0)
     if not rows.any():
@@ -62,13 +61,13 @@ def measure_agreement(
     even = 1 / count[image]
 
     def metrics(times: NDArray[Any]) -> tuple[float, ...]:
-        """Return the METRICS when image i is counted times[i] times."""
+        """Return the METRICS if image i counts times[i] times."""
         each = times[image].astype(np.float64)
         return (pearson(w, s, each), pearson(w - even, s - even, each), float(times @ hits / times.sum()))
 
     generator = np.random.default_rng(0)
-    drawn = [np.bincount(generator.integers(images, size=images), minlength=images) for _ in range(draws)]
-    ends = np.percentile([metrics(times) for times in drawn], (2.5, 97.5), axis=0).T.tolist()
+    samples = [np.bincount(generator.integers(images, size=images), minlength=images) for _ in range(DRAWS)]
+    ends = np.percentile([metrics(times) for times in samples], (2.5, 97.5), axis=0).T.tolist()
     intervals = {name: (low, high) for name, (low, high) in zip(METRICS, ends, strict=True)}
     chance = float((biggest.sum(axis=1) / count).mean())
     values = dict(zip(METRICS, metrics(np.ones(images)), strict=True))
@@ -76,7 +75,7 @@ def measure_agreement(
 
 
 def pearson(first: NDArray[Any], second: NDArray[Any], times: NDArray[Any]) -> float:
-    """Correlate two vectors (M,) whose entry i stands times[i] times; 0 when one of them does not vary."""
+    """Correlate two vectors (M,) whose entry i counts times[i] times; 0 if one of them does not vary."""
     total = times.sum()
     first, second = first - times @ first / total, second - times @ second / total
     lengths = float(np.sqrt(times @ first**2) * np.sqrt(times @ second**2))

@@ -1,4 +1,4 @@
-"""A linear classifier on features: the simplest other use of the labels, with which codes are compared."""
+"""Linear classifier on features: the simplest other use of the labels, as a baseline for codes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 Matrix = NDArray[np.float32]
-DECAY = 0.003  # of the weights, where none is chosen on validation images
+# The weight decay, unless one is chosen on validation images.
+DECAY = 0.003
 
 
 def classifier_logits(
@@ -26,10 +28,8 @@ def classifier_logits(
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        entropy = torch.nn.functional.binary_cross_entropy_with_logits(
-            examples @ weight + bias, targets, reduction="none"
-        )
-        loss = entropy.sum(dim=1).mean() + decay * weight.square().sum()
+        cross_entropy = binary_cross_entropy_with_logits(examples @ weight + bias, targets, reduction="none")
+        loss = cross_entropy.sum(dim=1).mean() + decay * weight.square().sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
@@ -38,7 +38,7 @@ def classifier_logits(
 
 
 def probability_features(logits: Matrix) -> Matrix:
-    """Return sqrt(-log(1 - p^2)) (N, C), whose inner products ITQ keeps well."""
+    """Return sqrt(-log(1 - p^2)) (N, C), whose inner products ITQ preserves well."""
     return np.sqrt(-np.log1p(-(sigmoid(logits) ** 2)))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
@@ -19,37 +21,32 @@ from reproduction.weights import BINS, weight_distribution
 
 FORMS = ("ics-printed", "ics")
 LETTERS = {"beta": "β", "lambda": "λ"}
-# Columns of the table, with their formats.
-_MEASURES = {"mAP": "{:.3f}", "variance": "{:.4f}", "corner": "{:.0%}"}
+COLUMN_FORMATS = {"mAP": "{:.3f}", "variance": "{:.4f}", "corner": "{:.0%}"}
 
 
-def run(what: str, settings: Settings) -> Section:
+def run(parameter: str, settings: Settings) -> Section:
     """Train ICS as printed and exact with every value of beta (Fig. 5) or lambda (Fig. 4 and 6) of the paper."""
-    studies = common.printed()["studies"]
-    # As printed, lambda is 1 while beta is tuned; all else is as each form has it.
-    fixed = {"lambda": float(studies["lambda_of_beta"])} if what == "beta" else {}
-    forms, values = settings.chosen(what, FORMS), sorted(map(float, studies[what]))
+    studies = common.PRINTED["studies"]
+    # The paper tunes beta with lambda 1. All other options are those of each form.
+    fixed = {"ics-printed": {"lambda": float(studies["lambda_of_beta"])}} if parameter == "beta" else {}
+    forms, values = settings.select(parameter, FORMS), sorted(map(float, studies[parameter]))
     tasks = [
-        settings.task(
-            form, bits, seed, {what: value, **(fixed if form == "ics-printed" else {})}, **{what: value}
-        )
-        for seed in range(settings.seeds)
-        for bits in settings.bits
-        for form in forms
-        for value in values
+        settings.task(form, bits, seed, {parameter: value, **fixed.get(form, {})}, **{parameter: value})
+        for seed, bits, form, value in product(range(settings.seeds), settings.bits, forms, values)
     ]
-    rows, failures = common.run_part(settings, what, tasks, _work)
-    runs = _frame(rows, what)
+    rows, failures = common.run_part(settings, parameter, tasks, _work)
+    runs, path = _frame(rows, parameter), settings.folder(parameter) / "weights"
     pieces = [
-        paragraph(words(what)),
-        _map_plot(settings, what, runs),
+        paragraph(words(parameter)),
+        _map_plot(settings, parameter, runs),
         heading(f"Weights of the training images, {settings.bits[-1]} bits"),
-        _histograms(settings, what, forms, values, runs[runs["bits"] == settings.bits[-1]]),
-        _table(settings, what, runs),
+        _histograms(path, LETTERS[parameter], forms, values, runs[runs["bits"] == settings.bits[-1]]),
+        _table(settings, parameter, runs),
     ]
-    if what == "lambda":
+    if parameter == "lambda":
         pieces.append(paragraph(words("unstable")))
-    return Section(what, f"The parameter {what}", (*pieces, note(words("parameters_remark"))), failures)
+    title = f"The parameter {parameter}"
+    return Section(parameter, title, (*pieces, note(words("parameters_remark"))), failures)
 
 
 def _work(setup: EvaluationSetup, task: Task) -> Row:
@@ -60,59 +57,57 @@ def _work(setup: EvaluationSetup, task: Task) -> Row:
     return {**found, "weights": weight_distribution(*common.train_weights(setup, model))}
 
 
-def _frame(rows: Sequence[Row], what: str) -> DataFrame:
-    """A line per run with its form, bits, value, and measures."""
+def _frame(rows: Sequence[Row], parameter: str) -> DataFrame:
+    """Return a line per run with its form, bits, value and metrics."""
     columns = ["form", "bits", "value", "mAP", "random", "variance", "corner", "histogram"]
     lines = []
-    for config, about, found in ((row["config"], row["about"], row["found"]) for row in rows):
-        key, weights = (config["method"], config["bits"], about[what]), found["weights"]
-        measures = weights["variance_several"], weights["corner"], weights["histogram"]
-        lines.append([*key, found["map_retrieved"], found["random_retrieved"], *measures])
+    for config, about, result in ((row["config"], row["about"], row["found"]) for row in rows):
+        key, weights = (config["method"], config["bits"], about[parameter]), result["weights"]
+        metrics = weights["variance_several"], weights["corner"], weights["histogram"]
+        lines.append([*key, result["map_retrieved"], result["random_retrieved"], *metrics])
     return DataFrame(lines, columns=columns)
 
 
-def _table(settings: Settings, what: str, runs: DataFrame) -> Markup:
+def _table(settings: Settings, parameter: str, runs: DataFrame) -> Markup:
     """Return the means over the seeds behind the plots, as HTML; also written as table.md."""
-    heads = [LETTERS[what], *(f"{bits} bits: {name}" for bits in settings.bits for name in _MEASURES)]
-    means = runs.groupby(["form", "value", "bits"], sort=False)[list(_MEASURES)].mean()
+    letter = LETTERS[parameter]
+    heads = [letter, *(f"{bits} bits: {name}" for bits in settings.bits for name in COLUMN_FORMATS)]
+    means = runs.groupby(["form", "value", "bits"], sort=False)[list(COLUMN_FORMATS)].mean()
     lines = []
     for form, value in means.index.droplevel("bits").unique():
-        cells = [f"{METHODS[form].title}, {LETTERS[what]} = {value:g}"]
+        cells = [f"{METHODS[form].title}, {letter} = {value:g}"]
         for bits in settings.bits:
-            found = means.loc[form, value, bits] if (form, value, bits) in means.index else None
-            cells += ["" if found is None else text.format(found[name]) for name, text in _MEASURES.items()]
+            row = means.loc[form, value, bits] if (form, value, bits) in means.index else None
+            cells += ["" if row is None else text.format(row[name]) for name, text in COLUMN_FORMATS.items()]
         lines.append(cells)
-    write_text(settings.folder(what) / "table.md", markdown_table(heads, lines) + "\n")
+    write_text(settings.folder(parameter) / "table.md", markdown_table(heads, lines) + "\n")
     return table(heads, lines)
 
 
-def _map_plot(settings: Settings, what: str, runs: DataFrame) -> Markup:
+def _map_plot(settings: Settings, parameter: str, runs: DataFrame) -> Markup:
     """Draw mAP against the parameter, one panel per number of bits, one line per form."""
     panels: dict[str, list[Series]] = {f"{bits} bits": [] for bits in settings.bits}
-    for (bits, form), found in runs.groupby(["bits", "form"], sort=False):
-        scores = found.groupby("value")["mAP"].agg(["mean", "std"]).fillna(0.0)
+    for (bits, form), group in runs.groupby(["bits", "form"], sort=False):
+        scores = group.groupby("value")["mAP"].agg(["mean", "std"]).fillna(0.0)
         values = scores.reset_index().to_numpy().T.tolist()
         panels[f"{bits} bits"].append(Series(METHODS[form].title, form, *values))
     random = [runs.loc[runs["bits"] == bits, "random"].mean() for bits in settings.bits]
     ticks = sorted(runs["value"].unique())
-    figure = line_plot(panels, LETTERS[what], "mAP over retrieved relevant items", ticks, random)
-    return common.write_figure(settings.folder(what) / "map", figure)
+    figure = line_plot(panels, LETTERS[parameter], "mAP over retrieved relevant items", ticks, random)
+    return common.write_figure(settings.folder(parameter) / "map", figure)
 
 
-def _histograms(
-    settings: Settings, what: str, forms: Sequence[str], values: Sequence[float], runs: DataFrame
-) -> Markup:
+def _histograms(path: Path, letter: str, forms: list[str], values: list[float], runs: DataFrame) -> Markup:
     """Draw the distribution of the training images' weights: a row of panels per form, a column per value."""
-    across, down = len(values), len(forms)
-    with new_figure(2.1 * across + 0.6, 2.1 * down + 0.3, across, down) as (figure, axes):
-        for place, axis in enumerate(axes):
-            form, value = forms[place // across], values[place % across]
-            found = runs[(runs["form"] == form) & (runs["value"] == value)]
-            counts = np.sum([[0] * BINS, *found["histogram"]], axis=0)
+    columns, rows = len(values), len(forms)
+    with new_figure(2.1 * columns + 0.6, 2.1 * rows + 0.3, columns, rows) as (figure, axes):
+        for axis, (form, value) in zip(axes, product(forms, values), strict=True):
+            group = runs[(runs["form"] == form) & (runs["value"] == value)]
+            counts = np.sum([[0] * BINS, *group["histogram"]], axis=0)
             common.weight_histogram(axis, counts, line_style(form).color)
-            text = f", var {found['variance'].mean():.4f}" if len(found) else ""
-            axis.set_title(f"{LETTERS[what]} {value:g}{text}", fontsize=8)
+            text = f", var {group['variance'].mean():.4f}" if len(group) else ""
+            axis.set_title(f"{letter} {value:g}{text}", fontsize=8)
             axis.tick_params(labelsize=7)
-            if place % across == 0:
+            if value == values[0]:
                 axis.set_ylabel(f"{METHODS[form].title}\nshare of labels", fontsize=8)
-        return common.write_figure(settings.folder(what) / "weights", figure)
+        return common.write_figure(path, figure)

@@ -1,4 +1,4 @@
-"""Tables 2, 3 and 4: mAP as `centerhash compare` evaluates it, next to the results that the paper prints."""
+"""Tables 2, 3 and 4: mAP as `centerhash compare` evaluates it, next to the printed results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from centerhash.experiments.tables import MAPS, Summary, score_cells
 from centerhash.experiments.tasks import plan_tasks
 from centerhash.methods.registry import METHODS
 from reproduction import common
-from reproduction.common import DATA, Section, Settings, heading, note, paragraph, printed, table, words
+from reproduction.common import DATA, PRINTED, Section, Settings, heading, note, paragraph, table, words
 
 ALL_METHODS, ABLATION = "table-methods", "table-ablation"
 ABLATED = ("csq", "ewcs", "ics-printed", "ics", "ics-softmax")
@@ -22,30 +22,30 @@ ROWS = "tables"
 
 
 def run_methods(settings: Settings) -> Section:
-    """Tables 2 and 3: all methods, or those selected."""
-    title, methods = "All methods (Tables 2 and 3)", settings.chosen(ALL_METHODS, list(METHODS))
-    return _run(settings, ALL_METHODS, title, methods, ("alexnet", "resnet50"))
+    """Compare all methods, or the selected ones, with Tables 2 and 3."""
+    return _run(settings, ALL_METHODS, "All methods (Tables 2 and 3)", list(METHODS), ("alexnet", "resnet50"))
 
 
 def run_ablation(settings: Settings) -> Section:
-    """Table 4: one centroid, equal weights, instance weights in each form."""
+    """Compare one centroid, equal weights and instance weights in each form with Table 4."""
     title = "Equal weights against instance weights (Table 4)"
-    return _run(settings, ABLATION, title, settings.chosen(ABLATION, ABLATED), ("ablation",))
+    return _run(settings, ABLATION, title, ABLATED, ("ablation",))
 
 
-def _run(settings: Settings, what: str, title: str, methods: Sequence[str], tables: Sequence[str]) -> Section:
-    """Train missing rows and draw; `tables` are the printed ones."""
-    tasks = plan_tasks(methods, settings.bits, settings.seeds, settings.options, settings.training)
-    running = settings.running(what)
+def _run(settings: Settings, part: str, title: str, methods: Sequence[str], tables: Sequence[str]) -> Section:
+    """Train the methods that have no rows yet; compare them with the printed `tables`."""
+    selected = settings.select(part, methods)
+    tasks = plan_tasks(selected, settings.bits, settings.seeds, settings.options, settings.training)
+    running = settings.running(part)
     rows, failures = run_tasks(settings.source, tasks, settings.folder(ROWS), train_and_evaluate, **running)
-    kept, failed = select_rows(rows, tasks), tuple(map(failure_text, failures))
-    if not kept:
-        return Section(what, title, (paragraph("Every training run failed."),), failed)
-    summary = write_comparison(kept, settings.folder(what), failures)
+    rows, texts = select_rows(rows, tasks), tuple(map(failure_text, failures))
+    if not rows:
+        return Section(part, title, (paragraph("Every training run failed."),), texts)
+    summary = write_comparison(rows, settings.folder(part), failures)
     pieces = [paragraph(f"{summary.first['data']}: {summary.about()}")]
     for name in tables:
-        pieces += [heading(f"Ours beside the paper's {printed()[name]['title']}"), _table(summary, name)]
-    return Section(what, title, (*pieces, note(words("scores", k=summary.depth))), failed)
+        pieces += [heading(f"Ours beside the paper's {PRINTED[name]['title']}"), _table(summary, name)]
+    return Section(part, title, (*pieces, note(words("scores", k=summary.depth))), texts)
 
 
 def _table(summary: Summary, name: str) -> Markup:
@@ -57,8 +57,8 @@ def _table(summary: Summary, name: str) -> Markup:
     ours = [score_cells(summary, metric, Markup("<b>{}</b>")) for metric in MAPS]
     lines = []
     for line, title in summary.lines.items():
-        theirs = [common.printed_map(name, data, line[0], bits) for data in DATA for bits in summary.bits]
-        shown = ("" if value is None else italic(f"{value:.3f}") for value in theirs)
-        lines.append([title, *(cell for cells in ours for cell in cells[line]), *shown])
+        values = [common.printed_map(name, data, line[0], bits) for data in DATA for bits in summary.bits]
+        theirs = ("" if value is None else italic(f"{value:.3f}") for value in values)
+        lines.append([title, *(cell for cells in ours for cell in cells[line]), *theirs])
     random = [f"{summary.random(metric):.3f}" for metric in MAPS for _ in summary.bits]
     return table(heads, [*lines, ["random ranking", *random, *[""] * (len(DATA) * count)]], groups)

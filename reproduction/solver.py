@@ -5,6 +5,7 @@ from __future__ import annotations
 import timeit
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,22 @@ from centerhash.methods.registry import METHODS
 from reproduction import common
 from reproduction.common import Section, Settings, heading, note, paragraph, table, words
 
-WHAT, TITLE = "pgd", "Convergence of the weight solver"
+PART, TITLE = "pgd", "Convergence of the weight solver"
 FORMS = ("ics-printed", "ics")
 STEPS = 30
-TIMED_STEPS = 10  # within which the paper reports convergence
-CURVES = {  # name, color, mark
+# The paper reports convergence within so many steps.
+TIMED_STEPS = 10
+# Label, color and marker of each curve.
+CURVES = {
     "true": ("true gradient", "#0072B2", "o"),
     "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
 }
 
 
 def convergence(distances: Tensor, mask: Tensor, beta: float, entropy: float, rate: float) -> Row:
-    """Run both gradients by PGD on distances (B, L) of labels (B, L), and compare them with the exact minimizer.
+    """Run PGD with both gradients on distances (B, L) of labels (B, L), and compare them with the exact solver.
 
-    Returns the mean objective over the batch after 0, 1, 2, ... steps and its minimum, and milliseconds for the batch.
+    Returns the mean objective of the batch after 0, 1, 2, ... steps, its minimum, and milliseconds per batch.
     """
     distances = distances.double().masked_fill(~mask, 0)
 
@@ -50,14 +53,14 @@ def convergence(distances: Tensor, mask: Tensor, beta: float, entropy: float, ra
             values.append(objective(weights))
         return values
 
-    single, ten = distances.float(), TIMED_STEPS
+    single, steps = distances.float(), TIMED_STEPS
     return {
         "true": trace(lambda weights: solvers.true_gradient(weights, distances, beta, entropy)),
         "printed": trace(lambda weights: solvers.printed_gradient(weights, distances, entropy)),
         "minimum": objective(solvers.exact_weights(distances, mask, beta, entropy)),
         "exact_ms": _milliseconds(lambda: solvers.exact_weights(single, mask, beta, entropy)),
-        "printed_ms": _milliseconds(lambda: solvers.printed_weights(single, mask, entropy, rate, ten)),
-        "true_ms": _milliseconds(lambda: solvers.pgd_weights(single, mask, beta, entropy, rate, ten)),
+        "printed_ms": _milliseconds(lambda: solvers.printed_weights(single, mask, entropy, rate, steps)),
+        "true_ms": _milliseconds(lambda: solvers.pgd_weights(single, mask, beta, entropy, rate, steps)),
     }
 
 
@@ -68,23 +71,20 @@ def _milliseconds(solve: Callable[[], Tensor]) -> float:
 
 def run(settings: Settings) -> Section:
     """Train ICS in both forms and solve the weights of one batch of training images step by step."""
-    forms = settings.chosen(WHAT, FORMS)
-    tasks = [settings.task(form, bits) for form in forms for bits in settings.bits]
-    rows, failures = common.run_part(settings, WHAT, tasks, partial(_work, settings.models))
-    pieces = [paragraph(words("pgd", **common.printed()["solver"]))]
-    for form in forms:
-        found = [row for row in rows if row["config"]["method"] == form]
-        if found:
-            pieces += [heading(METHODS[form].title), _panels(settings.folder(WHAT), form, found)]
+    tasks = [settings.task(form, bits) for form in settings.select(PART, FORMS) for bits in settings.bits]
+    rows, failures = common.run_part(settings, PART, tasks, partial(_work, settings.out))
+    pieces = [paragraph(words("pgd", **common.PRINTED["solver"]))]
+    for form, group in groupby(rows, key=lambda row: row["config"]["method"]):
+        pieces += [heading(METHODS[form].title), _panels(settings.folder(PART), form, list(group))]
     heads = ["", "images", "mean distance", "exact, ms", "10 printed steps, ms", "10 true steps, ms"]
     heads += ["above the minimum at 1/c", "after 10 printed steps", "after 10 true steps"]
     pieces += [table(heads, [_line(row) for row in rows]), note(words("pgd_remark"))]
-    return Section(WHAT, TITLE, tuple(pieces), failures)
+    return Section(PART, TITLE, tuple(pieces), failures)
 
 
-def _work(models: Path, setup: EvaluationSetup, task: Task) -> Row:
+def _work(out: Path, setup: EvaluationSetup, task: Task) -> Row:
     """Measure convergence on the first training images with several labels."""
-    settings, model = common.printed()["solver"], common.trained(models, setup, task)
+    settings, model = common.PRINTED["solver"], common.train_or_load(out, setup, task)
     labels, rows = setup.dataset.labels, setup.dataset.splits.train
     rows = rows[labels[rows].sum(axis=1) >= 2][: settings["batch"]]
     if not len(rows):
@@ -94,23 +94,21 @@ def _work(models: Path, setup: EvaluationSetup, task: Task) -> Row:
     logits = torch.from_numpy(model.logits(setup.features[rows]))
     distances = objective.scale * center_distances(logits, model.centers).gather(1, slots.classes)
     beta, entropy = objective.beta, objective.entropy
-    found = convergence(distances, slots.mask, beta, entropy, settings["rate"])
-    about = {"images": len(rows), "distance": float(distances[slots.mask].mean())}
-    return {**found, **about, "beta": beta, "lambda": entropy}
+    result = convergence(distances, slots.mask, beta, entropy, settings["rate"])
+    mean = float(distances[slots.mask].mean())
+    return {**result, "images": len(rows), "distance": mean, "beta": beta, "lambda": entropy}
 
 
 def _panels(folder: Path, form: str, rows: list[Row]) -> Markup:
     """Draw the mean objective of the weight step against the number of steps, one panel per number of bits."""
     with new_figure(3.7 * len(rows), 3.5, len(rows)) as (figure, axes):
         for axis, row in zip(axes, rows, strict=True):
-            found = row["found"]
-            for key, (name, color, mark) in CURVES.items():
-                axis.plot(found[key], color=color, marker=mark, markersize=3, linewidth=1.5, label=name)
-            axis.axhline(
-                found["minimum"], color="#222222", linewidth=1.2, linestyle="--", label="exact minimum"
-            )
-            axis.axvline(TIMED_STEPS, color="#999999", linewidth=1, linestyle=":", label="ten steps")
-            title = f"{row['config']['bits']} bits, β {found['beta']:g}, λ {found['lambda']:g}"
+            result = row["found"]
+            for key, (label, color, marker) in CURVES.items():
+                axis.plot(result[key], color=color, marker=marker, markersize=3, linewidth=1.5, label=label)
+            axis.axhline(result["minimum"], color="#222222", lw=1.2, ls="--", label="exact minimum")
+            axis.axvline(TIMED_STEPS, color="#999999", lw=1, ls=":", label="ten steps")
+            title = f"{row['config']['bits']} bits, β {result['beta']:g}, λ {result['lambda']:g}"
             axis.set(title=title, xlabel="steps of projected gradient descent")
         axes[0].set_ylabel("J₁ + λR, mean over the batch")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -118,12 +116,12 @@ def _panels(folder: Path, form: str, rows: list[Row]) -> Markup:
 
 
 def _line(row: Row) -> list[str]:
-    found, config = row["found"], row["config"]
-    gaps = [found["true"][0], found["printed"][TIMED_STEPS], found["true"][TIMED_STEPS]]
+    result, config = row["found"], row["config"]
+    values = [result["true"][0], result["printed"][TIMED_STEPS], result["true"][TIMED_STEPS]]
     return [
         f"{METHODS[config['method']].title}, {config['bits']} bits",
-        str(found["images"]),
-        f"{found['distance']:.3g}",
-        *(f"{found[f'{name}_ms']:.2f}" for name in ("exact", "printed", "true")),
-        *(f"{gap - found['minimum']:.2g}" for gap in gaps),
+        str(result["images"]),
+        f"{result['distance']:.3g}",
+        *(f"{result[f'{name}_ms']:.2f}" for name in ("exact", "printed", "true")),
+        *(f"{value - result['minimum']:.2g}" for value in values),
     ]

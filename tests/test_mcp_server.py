@@ -18,16 +18,10 @@ mcp = pytest.importorskip("mcp")
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-async def answer(client: Any, tool: str, **arguments: Any) -> Any:
+async def call(client: Any, tool: str, *, fails: bool = False, **arguments: Any) -> Any:
     done = await client.call_tool(tool, arguments)
-    assert not done.is_error, done.content
-    return json.loads(done.content[0].text)
-
-
-async def refusal(client: Any, tool: str, **arguments: Any) -> str:
-    done = await client.call_tool(tool, arguments)
-    assert done.is_error
-    return str(done.content[0].text)
+    assert done.is_error is fails, done.content
+    return done.content[0].text if fails else json.loads(done.content[0].text)
 
 
 @pytest.mark.slow
@@ -46,15 +40,15 @@ def test_assistant(tmp_path: Path) -> None:
         async with mcp.Client(server, read_timeout_seconds=PATIENCE) as client:
             tools = (await client.list_tools()).tools
             assert all(tool.annotations.read_only_hint for tool in tools)
-            found = await answer(client, "search_photos", labels="a cat without people")
-            assert [row["id"] for row in found["results"]] == cats
-            found = await answer(client, "similar_photos", id=cats[0], limit=1)
-            assert [row["id"] for row in found["results"]] == cats[1:]
-            found = await answer(client, "list_photos", limit=1, offset=1)
-            assert ([row["id"] for row in found["photos"]], found["total"]) == ([every[1].id], 3)
-            assert (await answer(client, "list_labels"))["cat"] == 2
-            assert "unicorn" in await refusal(client, "search_photos", labels="unicorn")
-            assert "nothing" in await refusal(client, "similar_photos", id="nothing")
-            await refusal(client, "list_photos", limit=51)
+            result = await call(client, "search_photos", labels="a cat without people")
+            assert [row["id"] for row in result["results"]] == cats
+            result = await call(client, "similar_photos", id=cats[0], limit=1)
+            assert [row["id"] for row in result["results"]] == cats[1:]
+            result = await call(client, "list_photos", limit=1, offset=1)
+            assert ([row["id"] for row in result["photos"]], result["total"]) == ([every[1].id], 3)
+            assert (await call(client, "list_labels"))["cat"] == 2
+            assert "unicorn" in await call(client, "search_photos", fails=True, labels="unicorn")
+            assert "nothing" in await call(client, "similar_photos", fails=True, id="nothing")
+            await call(client, "list_photos", fails=True, limit=51)
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""The wheel holds every file of the package, the source archive everything that its tests need."""
+"""The wheel contains every file of the package, the source archive everything that its tests need."""
 
 from __future__ import annotations
 
@@ -41,17 +41,15 @@ def package_files() -> set[str]:
 
 def test_files_of_wheel(wheel: zipfile.ZipFile) -> None:
     files = package_files()
-    for data in (
-        "py.typed",
-        "training/presets/paper-alexnet.toml",
-        "serve/static/index.html",
-        "builtin/coco/model.onnx",
+    # A wheel without package data would lack these.
+    data = ("py.typed", "training/presets/paper-alexnet.toml", "builtin/coco/model.onnx")
+    data += (
         "builtin/samples/coco6k.npz",
         "model/sample_photos/cat.jpg",
         "experiments/templates/compare.html",
-        "serve/static/icon.svg",
-    ):
-        assert f"centerhash/{data}" in files  # A wheel without package data would lack it.
+    )
+    data += ("serve/static/index.html", "serve/static/icon.svg")
+    assert {f"centerhash/{name}" for name in data} <= files
     assert {Path(name).suffix for name in files} >= {".py", ".toml", ".html", ".css", ".js"}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == files
@@ -67,11 +65,8 @@ def test_metadata_of_wheel(wheel: zipfile.ZipFile) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras) == set(metadata.get_all("Provides-Extra", []))
     assert {"train", "fast", "parquet", "milvus", "ray", "all"} <= set(extras)
-    assert not any(
-        "torch" in line or "numba" in line
-        for line in metadata.get_all("Requires-Dist", [])
-        if "extra ==" not in line
-    )
+    base = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert not any("torch" in line or "numba" in line for line in base)
 
 
 def test_files_of_source_archive(shipped: Path) -> None:

@@ -1,12 +1,12 @@
 """Train the built-in model "coco": `python -m tools.builtin --data coco117k --images train2017 --photos coco6k`.
 
-`--data` is the folder that `python -m reproduction coco117k` writes: labels, HashNet's split and ids of photos, and
-`--images` the folder of these photos. EfficientNet-Lite0's last two stages and a head are trained on all photos but the
-queries, so that anybody can measure the model on them. `--photos` is a dataset of some of these photos with areas, such
-as COCO's own folder: typical sizes of the classes are learned from those that are no queries, shares are measured on
-those that are. The run is kept in `--run` and maps of the photos in `--cache` (13 GB), so that a killed training resumes;
-the model goes to src/centerhash/builtin/coco as model.onnx, its head in half precision, with its figures in card.md and
-figures.json.
+`--data` is the folder that `python -m reproduction coco117k` writes (labels, HashNet's split, ids of photos), `--images`
+the folder of these photos. EfficientNet-Lite0's last two stages and a head are trained on all photos but the queries, so
+that anybody can measure the model on the queries. `--photos` is a dataset of some of these photos with areas, such as
+COCO's json. Its queries measure the shares, and its other photos fit typical sizes of the classes.
+
+`--run` stores the run and `--cache` the maps of the photos (13 GB), so that an interrupted run resumes. The model becomes
+src/centerhash/builtin/coco/model.onnx, its head in half precision, with results in card.md and figures.json next to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import centerhash as ch
-from benchmarks.quality import LEAST, by_labels, class_precision, fill
+from benchmarks.quality import by_labels, class_precision, fill
 from centerhash.cli import console
 from centerhash.data.splits import Splits
 from centerhash.index import Index
@@ -41,8 +41,7 @@ from reproduction.coco117k import image_ids
 from reproduction.instances import areas_of
 
 TARGET = Path(__file__).parents[1] / "src" / "centerhash" / "builtin" / "coco"
-# 1,024 hidden units for probabilities were the best of three sizes on held-out photos; the file stays under 25 MB
-HEAD = {"hidden": (672,), "presence_hidden": 1024}
+CARD = Path(__file__).with_name("builtin_card.md")
 SETTINGS: dict[str, Any] = {
     "method": "ics-softmax",
     "bits": 64,
@@ -52,9 +51,11 @@ SETTINGS: dict[str, Any] = {
     "epochs": 3,
     "learning_rate": 2e-3,
     "backbone_rate": 0.05,
-    "warm_start": False,  # 112,459 photos train a head within a part of the first epoch
+    # 112,459 photos train a head within a part of the first epoch.
+    "warm_start": False,
     "precision": "bf16",
-    "head": HEAD,
+    # Of three sizes of the layer for probabilities, 1,024 was best on held-out photos. The file stays under 25 MB.
+    "head": {"hidden": (672,), "presence_hidden": 1024},
     "options": {"scale": 8.0, "lambda": 2.0},
 }
 
@@ -79,10 +80,10 @@ def train(
     return fit.model, fit.features
 
 
-def shipped(model: HashModel) -> HashModel:
-    """Return the model as it is shipped: the head in half precision, the backbone in single precision.
+def export(model: HashModel) -> HashModel:
+    """Write model.onnx, its head rounded to half precision, and return the rounded model.
 
-    With a backbone in half precision 0.11 % of the general bits would change.
+    With a backbone in half precision, 0.11 % of the general bits would change.
     """
     tensors = {
         name: tensor.half().float() if tensor.ndim == 2 and tensor.is_floating_point() else tensor
@@ -93,22 +94,12 @@ def shipped(model: HashModel) -> HashModel:
     return rounded
 
 
-CARD = Path(__file__).with_name("builtin_card.md")
-
-
 def card(figures: dict[str, Any]) -> str:
-    """Return the card with its results."""
-    found, asked = figures["shares"], figures["pairs"]
-    largest, photos = found["largest_first"], found["photos"]
-    error = 1.96 * (largest * (1 - largest) / photos) ** 0.5  # 95 % interval of a share of so many photos
-    rest = (
-        f"| first 20 answers to two labels that have both, {asked['asked']} pairs | {asked['both']:.3f} | |\n"
-        f"| largest share on the largest object, {photos:,} queries with several labels, 95 % interval | "
-        f"{largest:.3f} ± {error:.3f} | {found['chance']:.3f} |\n"
-        "| Pearson correlation of shares and areas, 1/c subtracted, same queries | "
-        f"{found['centered_pearson']:.3f} | |\n"
-    )
-    return CARD.read_text(encoding="utf-8").format(**figures, rest=rest, epochs=SETTINGS["epochs"])
+    """Return the card of the model with its results."""
+    largest, photos = figures["shares"]["largest_first"], figures["shares"]["photos"]
+    error = 1.96 * (largest * (1 - largest) / photos) ** 0.5  # half of a 95 % interval
+    template = CARD.read_text(encoding="utf-8")
+    return template.format(**figures, largest_error=error, epochs=SETTINGS["epochs"])
 
 
 def with_areas(
@@ -119,23 +110,22 @@ def with_areas(
     rows: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32]]:
     """Return features, labels and areas (n, C) of the photos with several labels among these rows of the data."""
-    _, own, other = np.intersect1d(ids[rows], image_ids(photos.names), return_indices=True)
-    areas = np.zeros((len(own), len(data.classes)), np.float32)
-    areas[:, [data.classes.index(name) for name in photos.classes]] = areas_of(photos)[other]
+    _, left, right = np.intersect1d(ids[rows], image_ids(photos.names), return_indices=True)
+    areas = np.zeros((len(left), len(data.classes)), np.float32)
+    areas[:, [data.classes.index(name) for name in photos.classes]] = areas_of(photos)[right]
     several = (areas > 0).sum(axis=1) > 1
-    return features[rows[own[several]]], areas[several] > 0, areas[several]
+    return features[rows[left[several]]], areas[several] > 0, areas[several]
 
 
 def shares(
-    model: HashModel, images: tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any]]
+    model: HashModel, features: NDArray[np.float32], labels: NDArray[np.bool_], areas: NDArray[np.float32]
 ) -> dict[str, float]:
     """Measure how the shares of labels agree with the areas of their boxes, on photos with several labels."""
-    features, labels, areas = images
-    found = measure_agreement(model.weights(features, labels), areas, labels)
+    agreement = measure_agreement(model.weights(features, labels), areas, labels)
     figures = {
-        "largest_first": found.largest,
-        "chance": found.chance,
-        "centered_pearson": found.centered_pearson,
+        "largest_first": agreement.largest,
+        "chance": agreement.chance,
+        "centered_pearson": agreement.centered_pearson,
     }
     return {"photos": len(labels), **{name: round(value, 4) for name, value in figures.items()}}
 
@@ -143,11 +133,11 @@ def shares(
 def pairs(
     model: HashModel, features: NDArray[np.float32], labels: NDArray[np.bool_], rows: NDArray[np.int64]
 ) -> dict[str, float]:
-    """Return how many of the first results to two labels have both, over all pairs that as many of these photos carry."""
+    """Return how many of the first results to a pair of labels have both, over all pairs with enough photos."""
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", model) as index:
         fill(index, features, rows)
-        found = by_labels(index, labels, rows, LEAST)
-    return {"asked": found["pairs"], "both": round(found["both_at_equal_weights"], 4)}
+        figures = by_labels(index, labels, rows)
+    return {"asked": figures["pairs"], "both": round(figures["both_at_equal_weights"], 4)}
 
 
 def main() -> None:
@@ -160,13 +150,13 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, required=True)
     parser.add_argument("--run", type=Path, default=Path("builtin-run"))
     parser.add_argument("--cache", type=Path, default=default_cache())
-    chosen = parser.parse_args()
-    data = ch.open_dataset(chosen.data)
-    photos, ids = ch.open_dataset(chosen.photos), np.load(chosen.data / "image_ids.npy")
+    options = parser.parse_args()
+    data = ch.open_dataset(options.data)
+    photos, ids = ch.open_dataset(options.photos), np.load(options.data / "image_ids.npy")
     query, rest = data.splits.query, np.setdiff1d(np.arange(len(data)), data.splits.query)
-    trained, features = train(data, ids, chosen.images, chosen.run, chosen.cache)
+    trained, features = train(data, ids, options.images, options.run, options.cache)
     sized_on = with_areas(data, features, ids, photos, rest)
-    model = shipped(with_sizes(trained, *sized_on))
+    model = export(with_sizes(trained, *sized_on))
     result = ch.evaluate_codes(
         ch.pack(model.encode_features(features[query])),
         ch.pack(model.encode_features(features[rest])),
@@ -181,11 +171,11 @@ def main() -> None:
         "map_all": round(result.map_all, 4),
         "random_retrieved": round(result.random_retrieved, 4),
         "presence_ap": round(class_precision(model, features, data.labels, query)["class_ap"], 4),
-        "megabytes": round((TARGET / "model.onnx").stat().st_size / 1e6, 2),
+        "megabytes": round((TARGET / PORTABLE).stat().st_size / 1e6, 2),
+        "pairs": pairs(model, features, data.labels, query),
+        "sized_on": len(sized_on[0]),
+        "shares": shares(model, *with_areas(data, features, ids, photos, query)),
     }
-    figures["pairs"] = pairs(model, features, data.labels, query)
-    figures["sized_on"] = len(sized_on[0])
-    figures["shares"] = shares(model, with_areas(data, features, ids, photos, query))
     (TARGET / "card.md").write_text(card(figures), encoding="utf-8")
     (TARGET / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(figures, indent=2))

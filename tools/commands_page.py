@@ -1,4 +1,4 @@
-"""Write docs/reference/commands.md from the commands themselves.
+"""Write docs/reference/commands.md, the page of the commands, from their help texts.
 
 python -m tools.commands_page > docs/reference/commands.md
 """
@@ -14,29 +14,27 @@ from typer.main import get_command
 
 from centerhash.cli import app
 
-PAGE = Path(__file__).with_suffix(".md")  # the text around the commands
-_TRAIN = "centerhash train"  # whose options others have too
-_COMMON = 3  # commands that must have an option in the same words for it to be listed once
+# The text around the commands.
+PAGE = Path(__file__).with_suffix(".md")
+TRAIN = "centerhash train"
+# An option that so many commands have in the same words is listed once for all.
+SHARED_FROM = 3
 
 
 def commands_page() -> str:
-    """The whole page as markdown."""
+    """Return the page as markdown."""
     commands = dict(_commands("centerhash", get_command(app)))
-    texts = Counter(_option(one) for command in commands.values() for one in _options(command))
-    shared = [option for option, count in texts.items() if count >= _COMMON]
+    counts = Counter(_row(option) for command in commands.values() for option in _options(command))
+    shared = [row for row, count in counts.items() if count >= SHARED_FROM]
     lines = ["| option | meaning |\n|---|---|", *sorted(shared)]
     for name, command in commands.items():
-        lines += [
-            "",
-            f"## {name.removeprefix('centerhash ')}",
-            "",
-            *_section(command, shared, commands[_TRAIN]),
-        ]
+        section = _section(command, shared, commands[TRAIN])
+        lines += ["", f"## {name.removeprefix('centerhash ')}", "", *section]
     return PAGE.read_text(encoding="utf-8").replace("{commands}", "\n".join(lines))
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and commands, those of groups in the place of the group."""
+    """Yield names and commands, those of a group instead of the group."""
     if not hasattr(command, "commands"):
         yield name, command
         return
@@ -44,61 +42,53 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _commands(f"{name} {key}", child)
 
 
+def _parameters(command: Any, kind: str) -> list[Any]:
+    """Return the parameters of a kind, "option" or "argument"."""
+    parameters = command.get_params(command.make_context("centerhash", [], resilient_parsing=True))
+    return [parameter for parameter in parameters if parameter.param_type_name == kind]
+
+
 def _options(command: Any) -> list[Any]:
-    context = command.make_context("centerhash", [], resilient_parsing=True)
-    return [
-        one
-        for one in command.get_params(context)
-        if one.param_type_name == "option" and "--help" not in one.opts
-    ]
+    return [option for option in _parameters(command, "option") if "--help" not in option.opts]
 
 
 def _section(command: Any, shared: list[str], train: Any) -> Iterator[str]:
-    context = command.make_context("centerhash", [], resilient_parsing=True)
-    about, _, examples = " ".join((command.help or "").split()).partition("Example")
-    words = [
-        f"`{(one.metavar or one.name or '').upper()}`"
-        for one in command.get_params(context)
-        if one.param_type_name == "argument"
+    text, _, example = " ".join((command.help or "").split()).partition("Example")
+    arguments = [
+        f"`{(item.metavar or item.name or '').upper()}`" for item in _parameters(command, "argument")
     ]
-    yield about.strip()
+    yield text.strip()
     yield ""
-    yield f"Arguments: {', '.join(words)}. Example{examples}" if words else f"Example{examples}"
-    options = _options(command)
-    own = [line for one in options if (line := _option(one)) not in shared]
-    also = [f"`{_names(one)[0]}`" for one in options if _option(one) in shared]
-    of_train = [f"`{_names(one)[0]}`" for one in _options(train) if _option(one) in shared]
-    if command is not train and set(of_train) <= set(also):
-        also = ["those of [train](#train)", *(one for one in also if one not in of_train)]
-    if also:
+    yield f"Arguments: {', '.join(arguments)}. Example{example}" if arguments else f"Example{example}"
+    rows = {_names(option)[0]: _row(option) for option in _options(command)}
+    links = [f"`{name}`" for name, row in rows.items() if row in shared]
+    of_train = [f"`{_names(option)[0]}`" for option in _options(train) if _row(option) in shared]
+    if command is not train and set(of_train) <= set(links):
+        links = ["those of [train](#train)", *(name for name in links if name not in of_train)]
+    if links:
         yield ""
-        yield f"Shared options: {', '.join(also)}."
-    if own:
+        yield f"Shared options: {', '.join(links)}."
+    if table := [row for row in rows.values() if row not in shared]:
         yield ""
         yield "| option | meaning |\n|---|---|"
-        yield from own
+        yield from table
 
 
 def _names(option: Any) -> list[str]:
+    """Return the names of an option, long ones first and their negations last of these."""
     return sorted(
         [*option.opts, *option.secondary_opts],
         key=lambda name: (not name.startswith("--"), name.startswith("--no-")),
     )
 
 
-def _option(option: Any) -> str:
-    text = " ".join((option.help or "").split())
-    default = option.default
-    plain = (
-        default is not None
-        and not callable(default)
-        and not isinstance(default, bool)
-        and default not in ([], ())
-        and "[default" not in text
-    )
-    text += f" [default: {default}]" if plain else ""
-    shown = ", ".join(f"`{name}`" for name in _names(option))
-    return f"| {shown} | {text.replace('|', chr(92) + '|')} |"
+def _row(option: Any) -> str:
+    """Return the row of an option in a table: its names, its help text and its default."""
+    text, default = " ".join((option.help or "").split()), option.default
+    hidden = default is None or callable(default) or isinstance(default, bool) or default in ([], ())
+    text += "" if hidden or "[default" in text else f" [default: {default}]"
+    names = ", ".join(f"`{name}`" for name in _names(option))
+    return f"| {names} | {text.replace('|', chr(92) + '|')} |"
 
 
 if __name__ == "__main__":

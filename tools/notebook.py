@@ -12,11 +12,11 @@ from benchmarks.reporting import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tutorials" / "quickstart.ipynb"
 PHOTOS = ROOT / "examples" / "photos"
-_KEPT = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+_METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
 def executed(notebook: Path, folder: Path) -> dict[str, Any]:
-    """Return the notebook as json after all its cells ran in `folder`, without times and numbers of runs."""
+    """Run the cells of a notebook in `folder`; return it as json, without times and numbers of runs."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -25,7 +25,7 @@ def executed(notebook: Path, folder: Path) -> dict[str, Any]:
     NotebookClient(
         book, timeout=None, coalesce_streams=True, resources={"metadata": {"path": str(folder)}}
     ).execute()
-    book.metadata = nbformat.from_dict(_KEPT)
+    book.metadata = nbformat.from_dict(_METADATA)
     for cell in book.cells:
         cell.metadata = {}
         if cell.cell_type == "code":
@@ -35,12 +35,12 @@ def executed(notebook: Path, folder: Path) -> dict[str, Any]:
                 if "execution_count" in output:
                     output.execution_count = None
     nbformat.validate(book)
-    here = f"{folder.resolve()}/"  # of this machine, and gone tomorrow
-    return dict(json.loads(nbformat.writes(book).replace(here, "")))
+    # Paths of this machine become relative ones.
+    return dict(json.loads(nbformat.writes(book).replace(f"{folder.resolve()}/", "")))
 
 
 def main() -> None:
-    """Run the notebook, and store it."""
+    """Run the notebook and store it."""
     with TemporaryDirectory() as folder:
         book = executed(NOTEBOOK, Path(folder))
     NOTEBOOK.write_text(json.dumps(book, indent=1, ensure_ascii=False, sort_keys=True) + "\n")

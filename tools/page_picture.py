@@ -1,8 +1,8 @@
-"""Write the picture of the web page in README and docs: the sample photos, searched by a label with the built-in model.
+"""Write the picture of the web page for README and docs: a search for a label in the sample photos.
 
     python -m tools.page_picture bird docs/images/page.jpg
 
-Creates an index of examples/photos, serves it, and takes a screenshot in Chromium.
+Creates an index of examples/photos with the built-in model, serves it, and takes a screenshot in Chromium.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name) / "photos.index"
-        with PhotoIndex.create(folder) as index:
-            index.add(PHOTOS, progress=False)
+        with PhotoIndex.create(folder) as photos:
+            photos.add(PHOTOS, progress=False)
         words = [sys.executable, "-m", "centerhash", "serve", str(folder)]
         with serving(words) as (address, _), chromium() as browser:
             page = browser.new_page(viewport=SIZE)
-            for _ in range(2):  # the first search reads the index
+            # The first search reads the index, so that the second one shows its usual time.
+            for _ in range(2):
                 page.goto(f"{address}/")
                 page.goto(f"{address}/#labels={quote(arguments.labels.replace(' ', ''))}")
                 page.locator("#grid img").nth(3).wait_for()
-                page.wait_for_load_state("networkidle")  # all thumbnails
+                page.wait_for_load_state("networkidle")  # thumbnails
             arguments.picture.parent.mkdir(parents=True, exist_ok=True)
             page.screenshot(path=str(arguments.picture), type="jpeg", quality=85)
     print(f"{arguments.picture}: {arguments.picture.stat().st_size / 1000:.0f} kB")

@@ -2,26 +2,29 @@
 
     python -m tools.sample_data COCO117K COCO6K
 
-COCO117K is the folder that `python -m reproduction coco117k` builds, COCO6K a folder whose labels.csv lists 6,000 of
-these photos with their labels and areas: the shares of the frame that the unions of the boxes of each label cover.
-The features are EfficientNet-Lite0's: their 256 first principal components, found on the other photos, as int8. They are
-not centered, so that their cosines are those of all 2,560 features.
+COCO117K is the folder that `python -m reproduction coco117k` builds. COCO6K is a folder whose labels.csv lists 6,000 of
+these photos with labels and areas: the share of the frame that the union of the boxes of a label covers.
+The features are the 256 first principal components of EfficientNet-Lite0's features as int8, fitted on the other photos.
+They are not centered, so that their cosines approximate those of all 2,560 features.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.files import atomic, make_folder
+from centerhash.core.files import atomic
 from centerhash.data import open_dataset
-from centerhash.data.samples import SAMPLES, sample_file
+from centerhash.data.samples import sample_file
+from reproduction.coco117k import image_ids
 
-NAME, COMPONENTS, FIT = "coco6k", 256, 30_000
-SPLIT = {"query": 1_000, "train": 3_000}  # photos; the database is all but the queries
+NAME, COMPONENTS, FITTED_ROWS = "coco6k", 256, 30_000
+# The database is all photos but the queries.
+QUERIES, TRAINING_PHOTOS = 1_000, 3_000
 
 
 def principal_components(features: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -36,33 +39,32 @@ def quantize(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], NDArray[np
     return np.rint(values / scale).astype(np.int8), scale
 
 
-def build(whole: Path, photos: Path) -> dict[str, NDArray]:
+def build(whole: Path, photos: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of the sample."""
     generator = np.random.default_rng(0)
-    listed = open_dataset(photos)
-    assert listed.areas is not None
-    ids = np.array([int(Path(name).stem) for name in listed.names])
-    every = np.load(whole / "image_ids.npy")
+    sample, all_ids = open_dataset(photos), np.load(whole / "image_ids.npy")
+    assert sample.areas is not None
+    ids = image_ids(sample.names)
     order = np.argsort(ids)
-    rows = np.searchsorted(every, ids[order])
-    assert np.array_equal(every[rows], ids[order]), "a photo of the sample is not among all photos"
+    rows = np.searchsorted(all_ids, ids[order])
+    assert np.array_equal(all_ids[rows], ids[order]), "a photo of the sample is not among all photos"
 
     features = np.load(whole / "features.npy", mmap_mode="r")
-    others = np.setdiff1d(np.arange(len(every)), rows)
-    fitted = np.sort(generator.choice(others, FIT, replace=False))
+    others = np.setdiff1d(np.arange(len(all_ids)), rows)
+    fitted = np.sort(generator.choice(others, FITTED_ROWS, replace=False))
     components = principal_components(features[fitted].astype(np.float32))
     quantized, scale = quantize(features[rows].astype(np.float32) @ components)
 
-    labels, areas = listed.labels[order], listed.areas[order]
+    labels, areas = sample.labels[order], sample.areas[order]
     shuffled = generator.permutation(len(rows))
-    query, database = shuffled[: SPLIT["query"]], np.sort(shuffled[SPLIT["query"] :])
-    train = generator.choice(database, SPLIT["train"], replace=False)
+    query, database = shuffled[:QUERIES], np.sort(shuffled[QUERIES:])
+    train = generator.choice(database, TRAINING_PHOTOS, replace=False)
     return {
         "features": quantized,
         "scale": scale,
         "labels": np.packbits(labels, axis=1),
-        "areas": np.rint(areas[labels] * 65_535).astype(np.uint16),  # of the labels, row by row
-        "classes": np.array(listed.classes),
+        "areas": np.rint(areas[labels] * 65_535).astype(np.uint16),  # one per label, row by row
+        "classes": np.array(sample.classes),
         "ids": ids[order].astype(np.int32),
         "train": np.sort(train).astype(np.int16),
         "query": np.sort(query).astype(np.int16),
@@ -75,12 +77,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("whole", type=Path, metavar="COCO117K")
     parser.add_argument("photos", type=Path, metavar="COCO6K")
-    given = parser.parse_args()
-    assert NAME in SAMPLES
+    options = parser.parse_args()
     path = sample_file(NAME)
-    make_folder(path.parent)
+    arrays: dict[str, Any] = build(options.whole, options.photos)
     with atomic(path) as stream:
-        np.savez_compressed(stream, **build(given.whole, given.photos))
+        np.savez_compressed(stream, **arrays)
     print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# lines of Python; a package without a goal is part of its total only
+# Goals in lines of Python. A package without a goal counts for its total only.
 GOALS = {
     "src": 24_800,
     "src/core": 890,
@@ -48,8 +48,8 @@ def package_of(file: Path) -> list[str]:
     return [top, f"{top}/{Path(file.parts[2]).stem if top == 'src' else file.parts[1]}"]
 
 
-def counted() -> tuple[Counter[str], Counter[str]]:
-    """Return lines of Python by package, and lines of other files by ending, of the files that git knows."""
+def count_lines() -> tuple[Counter[str], Counter[str]]:
+    """Count lines of Python by package, and lines of other files by suffix, in the files that git lists."""
     python, others = Counter[str](), Counter[str]()
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     for file in (Path(name) for name in listed.splitlines()):
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--goals", action="store_true", help="compare with the stored goals")
     goals = parser.parse_args().goals
-    python, others = counted()
+    python, others = count_lines()
     totals = ("src", "tests", "rest")
     for name in sorted(python.keys() - set(totals) - {"examples"}):
         print(f"{name:24}{python[name]:8,}" + (f" of {GOALS[name]:,}" if goals and name in GOALS else ""))

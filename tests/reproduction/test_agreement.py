@@ -13,7 +13,7 @@ from reproduction.agreement import METRICS, measure_agreement
 
 LABELS = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]], dtype=bool)
 WEIGHTS = np.array([[0.75, 0.25, 0], [0.5, 0.3, 0.2], [1, 0, 0], [0, 0, 0]])
-AREAS = np.array([[0.3, 0.1, 0.9], [0.1, 0.2, 0.1], [0.7, 0, 0], [0, 0.5, 0]])  # 0.9 is no label of its image
+AREAS = np.array([[0.3, 0.1, 0.9], [0.1, 0.2, 0.1], [0.7, 0, 0], [0, 0.5, 0]])  # 0.9 belongs to no label
 
 
 def random_images(count: int = 200) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
@@ -24,20 +24,20 @@ def random_images(count: int = 200) -> tuple[NDArray[Any], NDArray[Any], NDArray
     return raw / np.maximum(raw.sum(axis=1, keepdims=True), 1e-9), areas, labels
 
 
-def test_agreement_by_hand() -> None:
-    found = measure_agreement(WEIGHTS, AREAS, LABELS)
+def test_measure_agreement() -> None:
+    agreement = measure_agreement(WEIGHTS, AREAS, LABELS)
     weights, shares = [0.75, 0.25, 0.5, 0.3, 0.2], [0.75, 0.25, 0.25, 0.5, 0.25]
     even = np.array([1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3])
-    assert found.images == 2  # those with two labels or more
-    assert found.weights.tolist() == pytest.approx(weights)
-    assert found.shares.tolist() == pytest.approx(shares)
-    assert found.pearson == pytest.approx(np.corrcoef(weights, shares)[0, 1])
-    assert found.centered_pearson == pytest.approx(np.corrcoef(weights - even, shares - even)[0, 1])
-    assert found.largest == pytest.approx(0.5)  # right in the first image, wrong in the second
-    assert found.chance == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert agreement.images == 2  # those with two labels or more
+    assert agreement.weights.tolist() == pytest.approx(weights)
+    assert agreement.shares.tolist() == pytest.approx(shares)
+    assert agreement.pearson == pytest.approx(np.corrcoef(weights, shares)[0, 1])
+    assert agreement.centered_pearson == pytest.approx(np.corrcoef(weights - even, shares - even)[0, 1])
+    assert agreement.largest == pytest.approx(0.5)  # right in the first image, wrong in the second
+    assert agreement.chance == pytest.approx((1 / 2 + 1 / 3) / 2)
 
 
-def test_ties_count_as_random() -> None:
+def test_agreement_of_ties() -> None:
     labels = np.ones((1, 4), dtype=bool)
     tied_weights = measure_agreement(np.array([[0.4, 0.4, 0.1, 0.1]]), np.array([[4, 3, 2, 1]]), labels)
     assert tied_weights.largest == pytest.approx(0.5)
@@ -45,30 +45,30 @@ def test_ties_count_as_random() -> None:
     assert (tied_areas.largest, tied_areas.chance) == (1, 0.5)
 
 
-def test_equal_weights_score_chance() -> None:
+def test_agreement_of_equal_weights() -> None:
     _, areas, labels = random_images()
-    found = measure_agreement(labels / np.maximum(labels.sum(axis=1, keepdims=True), 1), areas, labels)
-    assert found.largest == pytest.approx(found.chance)
-    assert found.centered_pearson == pytest.approx(0, abs=1e-6)
-    assert found.pearson > 0.2  # few labels mean large shares
+    agreement = measure_agreement(labels / np.maximum(labels.sum(axis=1, keepdims=True), 1), areas, labels)
+    assert agreement.largest == pytest.approx(agreement.chance)
+    assert agreement.centered_pearson == pytest.approx(0, abs=1e-6)
+    assert agreement.pearson > 0.2  # few labels mean large shares
 
 
-def test_true_shares_score_one() -> None:
+def test_agreement_of_true_shares() -> None:
     _, areas, labels = random_images()
-    found = measure_agreement(areas / np.maximum(areas.sum(axis=1, keepdims=True), 1e-9), areas, labels)
-    assert [getattr(found, name) for name in METRICS] == pytest.approx([1, 1, 1])
+    agreement = measure_agreement(areas / np.maximum(areas.sum(axis=1, keepdims=True), 1e-9), areas, labels)
+    assert [getattr(agreement, name) for name in METRICS] == pytest.approx([1, 1, 1])
 
 
-def test_intervals_hold_the_value() -> None:
-    found, again = (measure_agreement(*random_images(), draws=300) for _ in range(2))
-    assert found.intervals == again.intervals
-    wide = measure_agreement(*(part[:40] for part in random_images()), draws=300).intervals
-    for name, (low, high) in found.intervals.items():
-        assert low < getattr(found, name) < high
+def test_agreement_intervals() -> None:
+    agreement, again = (measure_agreement(*random_images()) for _ in range(2))
+    assert agreement.intervals == again.intervals
+    wide = measure_agreement(*(array[:40] for array in random_images())).intervals
+    for name, (low, high) in agreement.intervals.items():
+        assert low < getattr(agreement, name) < high
         assert high - low < wide[name][1] - wide[name][0]
 
 
 @pytest.mark.parametrize("areas", [AREAS[:, :2], np.zeros_like(AREAS)])
-def test_nothing_to_compare(areas: NDArray[Any]) -> None:
+def test_measure_agreement_rejects(areas: NDArray[Any]) -> None:
     with pytest.raises(InputError):
         measure_agreement(WEIGHTS, areas, LABELS)

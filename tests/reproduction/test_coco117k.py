@@ -11,6 +11,7 @@ import pytest
 
 from centerhash.core.errors import DataError, InputError
 from centerhash.data import open_dataset
+from centerhash.networks.backbones import get_backbone
 from centerhash.networks.encoder import Encoder
 from reproduction import coco117k
 from reproduction.coco117k import build, build_photos, hashnet_lists, image_ids, photo_rows, split_rows
@@ -40,7 +41,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_features_of_photos(root: Path, feature_cache: Path) -> None:
+def test_build(root: Path, feature_cache: Path) -> None:
     out = build(root, cache=feature_cache, device="cpu")
     assert np.load(out / "image_ids.npy").tolist() == SORTED
     dataset = open_dataset(out)
@@ -48,12 +49,13 @@ def test_features_of_photos(root: Path, feature_cache: Path) -> None:
     assert [np.flatnonzero(row).tolist() for row in dataset.labels] == [[0, 2], [2], [0], [1], [1]]
     assert {name: sorted(rows.tolist()) for name, rows in dataset.splits.items()} == SPLITS
     paths = [root / "coco2017" / "train2017" / f"{number:012d}.jpg" for number in SORTED]
-    expected = Encoder(coco117k.network(), device="cpu").features(paths)
+    backbone = get_backbone("efficientnet-lite0", crop=256, pool="mean+max")
+    expected = Encoder(backbone, device="cpu").features(paths)
     assert dataset.features is not None
     assert np.array_equal(dataset.features, expected.astype(np.float16))
 
 
-def test_photos_with_a_split(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_photos(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = open_dataset(build_photos(root))
     assert [int(Path(name).stem) for name in found.names] == SORTED
     assert {name: rows.tolist() for name, rows in found.splits.items()} == SPLITS
@@ -65,13 +67,13 @@ def test_photos_with_a_split(root: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(open_dataset(build_photos(root, every=True))) == 5
 
 
-def test_photos_are_the_same_each_time() -> None:
+def test_photo_rows() -> None:
     rows = photo_rows(117_266, {"train": np.arange(9_602), "query": np.arange(9_602, 14_409)})
     assert len(rows) == 29_409
     assert rows[14_409:14_412].tolist() == [14_410, 14_418, 14_422]
 
 
-def test_missing_and_damaged_photos(root: Path, tmp_path: Path) -> None:
+def test_build_rejects(root: Path, tmp_path: Path) -> None:
     image = root / "coco2017" / "train2017" / "000000000025.jpg"
     with pytest.raises(DataError, match="nowhere"):
         build(root, root / "nowhere")
@@ -82,7 +84,7 @@ def test_missing_and_damaged_photos(root: Path, tmp_path: Path) -> None:
     assert "coco117k" not in names(root)
 
 
-def test_lists_of_other_photos() -> None:
+def test_split_rows_rejects() -> None:
     with pytest.raises(DataError, match=r"'query'.*31"):
         split_rows(np.array([9, 25, 30]), {"train": (9,), "query": (25, 31)})
     with pytest.raises(DataError, match=r"dog\.jpg"):

@@ -28,7 +28,7 @@ def small(count: int = 60) -> ch.Dataset:
     )
 
 
-def test_measures_of_numbers() -> None:
+def test_of_numbers() -> None:
     data = small()
     rows = np.random.default_rng(1).normal(size=(60, 5)).astype(np.float32)
     scores = rows[data.splits.query] @ rows[data.splits.database].T
@@ -36,21 +36,21 @@ def test_measures_of_numbers() -> None:
     assert demo.of_numbers("", "", rows, data, 20).map == pytest.approx(np.mean(expected), abs=1e-6)
 
 
-def test_classifier_learns_labels() -> None:
+def test_logits() -> None:
     data = small()
     logits = demo.logits(data, 1e-4)
     assert ((logits > 0) == data.labels).mean() > 0.95
     assert abs(demo.logits(data, 10.0)).mean() < abs(logits).mean()
 
 
-def test_probability_features_by_hand() -> None:
+def test_probability_features() -> None:
     found = demo.probability_features(np.array([[0.0, 100.0, -100.0]], np.float32))
     assert found[0, 0] == pytest.approx(np.sqrt(-np.log(0.75)))
     assert np.isfinite(found).all()
 
 
 @pytest.mark.slow
-def test_demo_writes_its_report(tmp_path: Path) -> None:
+def test_run_demo(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--epochs", "1"])
     assert done.exit_code == 0, done.output
     results = json.loads((tmp_path / "results.json").read_text())
