@@ -24,7 +24,7 @@ import sys
 import numpy as np
 from centerhash.index import Index, store, writing
 
-store.CHUNK = writing.CHUNK = 64
+store.CHUNK_ROWS = writing.CHUNK_ROWS = 64
 index, batch = Index.open(sys.argv[1]), int(sys.argv[2])
 while True:
     ids = [f"{batch}/{place}" for place in range(7)]
@@ -158,7 +158,7 @@ def test_readers_beside_another_process(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_second_writer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(store, "WRITER_WAIT_SECONDS", 0.05)
     with Index.create(tmp_path / "index", bits=16) as first, Index.open(tmp_path / "index") as second:
         with first.transaction():
             first.add(codes=np.zeros((1, 2), np.uint8))
