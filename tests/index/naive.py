@@ -16,7 +16,7 @@ from centerhash.index import Index
 from centerhash.index.index import ITEMS
 from centerhash.index.items import Facts
 from centerhash.index.query import label_code
-from centerhash.index.ranking import LEAST_PROBABILITY
+from centerhash.index.ranking import MIN_PROBABILITY
 from centerhash.index.store import Store
 from centerhash.model.base import FILTER_FROM
 
@@ -191,7 +191,7 @@ class ListIndex:
     def label_penalty(self, row: Row, weights: Mapping[str, float]) -> float:
         if row.scores:
             probable = {name: row.scores.get(name, (0, 0))[0] / 255 for name in weights}
-            if min(probable.values()) < LEAST_PROBABILITY:
+            if min(probable.values()) < MIN_PROBABILITY:
                 return math.inf
             shares = {name: row.scores.get(name, (0, 0))[1] / 255 for name in weights}
         else:

@@ -10,7 +10,7 @@ import pytest
 from centerhash.codes import pack
 from centerhash.index import Index
 from centerhash.index.items import Meta
-from centerhash.index.like import ByExamples, example_weights
+from centerhash.index.like import ExampleRanking, example_weights
 from centerhash.index.store import View
 
 
@@ -32,7 +32,7 @@ def test_weights_of_independent_bits() -> None:
 
 @pytest.mark.parametrize("share", [None, 0.3])
 def test_rows_by_their_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: float | None) -> None:
-    monkeypatch.setattr("centerhash.index.like._BLOCK", 7)
+    monkeypatch.setattr("centerhash.index.like._ROWS_PER_BLOCK", 7)
     generator = np.random.default_rng(1)
     semantic, general = generator.choice([-1, 1], (90, 13)), generator.choice([-1, 1], (90, 20))
     weights = generator.integers(-2, 3, 33).astype(float)  # whole numbers tie
@@ -45,7 +45,7 @@ def test_rows_by_their_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s
     rows = [row for row in range(90) if allowed is None or allowed[row]]
     expected = sorted(rows, key=lambda row: (-scores[row], row))
     for k in (1, 10, 500):
-        assert ByExamples(weights, 13).first(view, k, allowed).tolist() == expected[:k]
+        assert ExampleRanking(weights, 13).top_rows(view, k, allowed).tolist() == expected[:k]
 
 
 def test_more_like_the_examples_come_first(tmp_path: Path) -> None:

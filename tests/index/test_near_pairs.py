@@ -68,7 +68,7 @@ def test_more_pairs_than_room() -> None:
     general = np.zeros((1_300, 16), np.uint8)
     general[:, 0] = np.arange(1_300) % 2
     pairs = code_pairs(general, 0)
-    assert pairs.first.size == 2 * 650 * 649 // 2 > scan.ROOM
+    assert pairs.first.size == 2 * 650 * 649 // 2 > scan.PAIRS_PER_CALL_AT_FIRST
     assert (general[pairs.first] == general[pairs.second]).all()
     assert (pairs.first < pairs.second).all()
 

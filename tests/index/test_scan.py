@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from centerhash.codes import Packed
 from centerhash.index import ranking, scan
 from centerhash.index.items import Meta
-from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic, General
+from centerhash.index.ranking import GeneralCodes, GeneralRanking, SemanticRanking
 from centerhash.index.store import View
 
 
@@ -63,9 +63,9 @@ def test_scan_agrees_with_loop(
     general_bits: int,
     threads: int,
 ) -> None:
-    monkeypatch.setattr(scan, "THREAD_BYTES", 1)
+    monkeypatch.setattr(scan, "BYTES_PER_THREAD", 1)
     monkeypatch.setattr(scan, "cpu_count", lambda: threads)
-    monkeypatch.setattr(scan, "SPARE", 8)  # so that what is stored is thinned out
+    monkeypatch.setattr(scan, "SPARE_ROWS_PER_THREAD", 8)  # so that what is stored is thinned out
     generator = np.random.default_rng(seed)
     codes, query = (
         random_codes(generator, count, bits, distinct),
@@ -86,7 +86,7 @@ def test_scan_agrees_with_loop(
         if (allowed is None or allowed[row]) and (within is None or far <= within):
             expected.append((total, row))
     limit = 8 * codes.shape[1] if within is None else within
-    compared = General(general_query, general, has_general, copied) if both else None
+    compared = GeneralCodes(general_query, general, has_general, copied) if both else None
     found, copies = scan.nearest(codes, query, k, allowed, limit, compared)
     assert found.tolist() == [row for _, row in sorted(expected)[:k]]
     shown = [row for row in range(count) if has_general[row] and (allowed is None or allowed[row])]
@@ -107,15 +107,15 @@ def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | 
     columns = View(Meta(1, count, count), arrays)
     allowed = None if share is None else generator.random(count) < share
     queries = [
-        BySemantic(columns["semantic"][7]),
-        BySemantic(columns["semantic"][7], 9),
-        ByBoth(columns["semantic"][9], arrays["general"][3:5]),
-        ByBoth(columns["semantic"][9], arrays["general"][3:5], 20, copies=True),
-        ByGeneral(arrays["general"][3:5], copies=True),
+        SemanticRanking(columns["semantic"][7]),
+        SemanticRanking(columns["semantic"][7], within=9),
+        SemanticRanking(columns["semantic"][9], arrays["general"][3:5]),
+        SemanticRanking(columns["semantic"][9], arrays["general"][3:5], 20, copies=True),
+        GeneralRanking(arrays["general"][3:5], copies=True),
     ]
-    plain = [query.first(columns, 50, allowed).tolist() for query in queries]
+    plain = [query.top_rows(columns, 50, allowed).tolist() for query in queries]
     monkeypatch.setattr(ranking, "NUMPY_ROWS", 0)
     monkeypatch.setattr(ranking, "NUMPY_ROWS_AT_FIRST", 0)
-    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+    assert [query.top_rows(columns, 50, allowed).tolist() for query in queries] == plain
     monkeypatch.setattr(ranking, "find_spec", lambda name: None)  # without numba
-    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+    assert [query.top_rows(columns, 50, allowed).tolist() for query in queries] == plain

@@ -159,8 +159,8 @@ class MilvusIndex:
         start = self._query(query, code, id, labels)
         hits = self._call(
             "search",
-            data=[pack(start.code[None])[0].tobytes()],
-            filter=" and ".join(self._conditions(having, without, where, start.items)),
+            data=[start.packed.tobytes()],
+            filter=" and ".join(self._conditions(having, without, where, start.ids)),
             limit=min(k, _MAX_RESULTS),
             output_fields=["labels", "attributes"],
             search_params={"metric_type": "HAMMING"},
@@ -170,8 +170,7 @@ class MilvusIndex:
 
     def _query(self, query: Any, code: Any, id: str | None, labels: Any) -> queries.Query:
         if query is not None:
-            features = check_features(np.atleast_2d(np.asarray(query)), self.model.spec.features)
-            return queries.query_by_features(self.model, np.asarray(features, np.float32))
+            return queries.query_by_embedding(self.model, query)
         if labels is not None:
             weights = queries.read_labels(labels, self.model.classes)
             column = np.array([weights.get(name, 0.0) for name in self.model.classes])
@@ -182,11 +181,11 @@ class MilvusIndex:
                 raise InputError(f"there is no item '{id}' in the collection '{self.collection}'.")
             code = np.frombuffer(rows[0]["code"][0], np.uint8)
         read = queries.query_by_code(Facts(self.bits), code)
-        return queries.Query(read.code, items=() if id is None else (id,))
+        return queries.Query(read.code, ids=() if id is None else (id,))
 
     def _conditions(self, having: Any, without: Any, where: Any, excluded: Sequence[str]) -> Iterator[str]:
         """Yield the filter in Milvus' language: texts are percent-encoded or JSON, numbers are printed."""
-        only = queries.filter_of(self.attributes, having, without, where)
+        only = queries.parse_filter(self.attributes, having, without, where)
         yield from (f'ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.having)
         yield from (f'not ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.without)
         yield from (f'id != "{_text(id)}"' for id in excluded)
