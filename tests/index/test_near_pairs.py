@@ -54,7 +54,7 @@ def test_hits_of_views(seed: int, views: int, most: int) -> None:
 def test_pairs_without_numba(seed: int, most: int) -> None:
     general, hashes = toy(seed, count=120)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_pairs, "_ROWS", 40)
+        patch.setattr(near_pairs, "_ROWS_PER_CALL", 40)
         expected = (*code_pairs(general, most), *view_hits(hashes, most))
         patch.setattr(near_pairs, "_TILE", (16, 32))
         patch.setattr(near_pairs, "find_spec", lambda name: None)

@@ -38,11 +38,10 @@ from centerhash.index.items import (
     check_scores,
     check_text,
     is_id,
-    no_model,
 )
 from centerhash.index.like import background_bits, bits_of, example_weights
 from centerhash.index.near_pairs import NearPairs, code_pairs
-from centerhash.index.query import LabelQuery, Query
+from centerhash.index.query import LabelQuery, Query, as_result
 from centerhash.index.ranking import combined_mask
 from centerhash.index.store import LABELS, Bools, Snapshot, Store
 
@@ -62,7 +61,7 @@ _MIN_ITEMS_PER_COMMIT = 1 << 16
 _MAX_ATTRIBUTE_NAME_LENGTH = 64
 
 
-class FilterArguments(TypedDict, total=False):
+class IndexFilter(TypedDict, total=False):
     """The filters of `Index.search`, `list` and `count`: all labels of `having` and none of `without`.
 
     `where` maps attributes to (low, high), inclusive, None if open, or to texts. `among` are ids or an array of keys.
@@ -112,9 +111,9 @@ class Index(AbstractContextManager["Index"]):
         no model and holds codes of that length, and with `general_bits` general codes too. `attributes` of items are
         numbers (float) or texts (str), by name.
         """
-        if bits is None and general_bits is not None:
+        if general_bits is not None and bits is None:
             raise InputError("`general_bits` is of an index without a model: give `bits` as well.")
-        if model is not None and bits is not None:
+        if bits is not None and model is not None:
             raise InputError("an index has either a model or codes of `bits`: give one of both.")
         types, path = _checked_types(attributes or {}), Path(folder)
         _check_new(path)
@@ -122,9 +121,8 @@ class Index(AbstractContextManager["Index"]):
             if bits is None:
                 facts = _save_model(model, draft / MODEL, types)
             else:
-                facts = Facts(
-                    check_bits(bits), None if general_bits is None else check_bits(general_bits), types
-                )
+                general = None if general_bits is None else check_bits(general_bits)
+                facts = Facts(check_bits(bits), general, types)
             Store.create(draft / ITEMS, facts).close()
         return cls.open(path)
 
@@ -161,7 +159,8 @@ class Index(AbstractContextManager["Index"]):
     def model(self) -> PortableModel:
         """The model that computes the codes; it is loaded on first use."""
         if self.facts.method is None:
-            raise no_model("add and search codes, or create an index with a model")
+            advice = "add and search codes, or create an index with a model"
+            raise ConfigError(f"this index has no model, only codes: {advice}.")
         from centerhash.model.portable import PortableModel
 
         with self._model_lock:
@@ -300,7 +299,7 @@ class Index(AbstractContextManager["Index"]):
         by: str | None = None,
         within: int | None = None,
         copies: bool = False,
-        **filters: Unpack[FilterArguments],
+        **filters: Unpack[IndexFilter],
     ) -> Results:
         """Return the `k` items nearest to the query, fewer if fewer fit; an item is not among its own results.
 
@@ -317,7 +316,7 @@ class Index(AbstractContextManager["Index"]):
                 tenth of the general one. For labels, "both" ranks by their probabilities and shares.
             within: maximum Hamming distance of the results.
             copies: whether items whose general code is very near to one of any view come first.
-            **filters: `having`, `without`, `where` and `among`, see `FilterArguments`.
+            **filters: `having`, `without`, `where` and `among`, see `IndexFilter`.
 
         """
         whole_number(k, "k", 1)
@@ -341,7 +340,8 @@ class Index(AbstractContextManager["Index"]):
             mask = self._mask(snapshot, filters)
             rows = ranking.top_rows(snapshot.view, k + len(encoded.ids), mask)
             items = [item for item in snapshot.items(rows) if item.id not in encoded.ids][:k]
-            results = [encoded.result(item) for item in items]
+            packed, general, weights = pack(encoded.code[None])[0], encoded.general, encoded.weights
+            results = [as_result(item, packed, general, weights) for item in items]
             size = snapshot.meta.items - snapshot.meta.hidden
             return Results(results, encoded.explained, encoded.code, size)
 
@@ -366,7 +366,7 @@ class Index(AbstractContextManager["Index"]):
         rows = snapshot.require_rows(list(keys.values()))
         return bits_of(snapshot.view, rows, self.bits, self.general_bits), [*keys]
 
-    def _mask(self, snapshot: Snapshot, filters: FilterArguments) -> Bools | None:
+    def _mask(self, snapshot: Snapshot, filters: IndexFilter) -> Bools | None:
         """Return a mask of the rows that pass the filters and are not hidden; None: all."""
         among = filters.get("among")
         if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
@@ -375,12 +375,7 @@ class Index(AbstractContextManager["Index"]):
         return snapshot.mask(queries.parse_filter(self.attributes, **arguments))
 
     def list(
-        self,
-        offset: int = 0,
-        limit: int = 100,
-        *,
-        order: str | None = None,
-        **filters: Unpack[FilterArguments],
+        self, offset: int = 0, limit: int = 100, *, order: str | None = None, **filters: Unpack[IndexFilter]
     ) -> tuple[Items, int]:
         """Return a page of the items that pass the filters of `search`, and the number of all of them.
 
@@ -403,7 +398,7 @@ class Index(AbstractContextManager["Index"]):
                 rows = np.array(newest, np.int64) if mask is None else np.flatnonzero(mask)[list(newest)]
             return snapshot.items(rows), total
 
-    def count(self, **filters: Unpack[FilterArguments]) -> Counts:
+    def count(self, **filters: Unpack[IndexFilter]) -> Counts:
         """Count the items that pass the filters of `search`, in total and by the labels that they carry."""
         with self._store.reading(*self._store.columns, LABELS) as snapshot:
             mask = self._mask(snapshot, filters)

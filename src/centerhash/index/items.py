@@ -193,7 +193,7 @@ class Facts:
     def centers(self) -> Codes:
         """The hash centers (C, K); ConfigError for a method without centers."""
         if self.method is None:
-            raise no_model("search by an id, a code or examples")
+            raise ConfigError("this index has no model, only codes: search by an id, a code or examples.")
         if self.hash_centers is None:
             raise ConfigError(
                 f"a model of method '{self.method}' has no hash centers, so it does not support label queries and "
@@ -210,11 +210,6 @@ class Facts:
         for name, kind in self.attributes.items():
             types[attribute_column(name)] = "<f8" if kind is float else "<u4"
         return {name: np.dtype(kind) for name, kind in types.items()}
-
-
-def no_model(instead: str) -> ConfigError:
-    """Return the error of an index without a model."""
-    return ConfigError(f"this index has no model, only codes: {instead}.")
 
 
 def attribute_column(name: str) -> str:
@@ -242,16 +237,12 @@ def check_ids(ids: Iterable[object]) -> list[str]:
     """Return ids as strings, also those that are numbers; InputError for other values."""
     if isinstance(ids, str):
         raise InputError(f"ids are a list, got the text {ids!r:.80}: put it into a list.")
-    checked = []
-    for id in ids:
-        if isinstance(id, int | np.integer) and not isinstance(id, bool):
-            id = str(id)
+    texts = [str(id) if isinstance(id, int | np.integer) and not isinstance(id, bool) else id for id in ids]
+    for id in texts:
         if not is_id(id):
-            raise InputError(
-                f"an id is a number or a text of 1 to {MAX_ID_BYTES} bytes of UTF-8, got {id!r:.80}."
-            )
-        checked.append(str(id))
-    return checked
+            expected = f"a number or a text of 1 to {MAX_ID_BYTES} bytes of UTF-8"
+            raise InputError(f"an id is {expected}, got {id!r:.80}.")
+    return [str(id) for id in texts]
 
 
 def check_labels(labels: Iterable[str]) -> tuple[str, ...]:

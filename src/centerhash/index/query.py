@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -99,12 +98,6 @@ class Query:
     bit_weights: NDArray[np.float64] | None = None
     ids: tuple[str, ...] = ()
 
-    @cached_property
-    def packed(self) -> Packed:
-        """The packed semantic code (W,)."""
-        packed: Packed = pack(self.code[None])[0]
-        return packed
-
     def ranking(self, facts: Facts, by: str | None, within: int | None, copies: bool) -> Ranking:
         """Return the ranking by one kind of code, by both, by labels, or by examples."""
         if by not in (None, *BY):
@@ -120,16 +113,13 @@ class Query:
             raise InputError(f"{whose} has no general code: search by='semantic'.")
         if within is not None:
             whole_number(within, "within", 0, facts.general_bits if by == "general" else facts.bits)
+        packed: Packed = pack(self.code[None])[0]
         if self.weights is not None and by != "semantic":
             weights = {facts.classes.index(name): weight for name, weight in self.weights.items()}
-            return LabelRanking(self.packed, weights, facts.centers, within)
+            return LabelRanking(packed, weights, facts.centers, within)
         if by == "general" and self.general is not None:
             return GeneralRanking(self.general, within, copies)
-        return SemanticRanking(self.packed, None if by == "semantic" else self.general, within, copies)
-
-    def result(self, item: Item) -> Result:
-        """Return an item as a result of this query."""
-        return as_result(item, self.packed, self.general, self.weights)
+        return SemanticRanking(packed, None if by == "semantic" else self.general, within, copies)
 
 
 def query_by_labels(facts: Facts, labels: LabelQuery) -> Query:
@@ -345,9 +335,7 @@ def labels_of_code(facts: Facts, code: Codes, labels: Sequence[str], scores: Lab
     names = [label for label in facts.classes if label in labels]
     if not names and scores:
         names = [label for label in facts.classes if scores.get(label, (0, 0))[0] >= PREDICT_FROM * LEVELS]
-        if not names:
-            return []
-    if not names:
+    elif not names:
         cosines = np.asarray(facts.directions) @ code / facts.bits
         is_near = cosines >= min(facts.label_threshold, cosines.max())
         names = [facts.classes[row] for row in np.flatnonzero(is_near).tolist()]

@@ -68,8 +68,8 @@ class GeneralRanking:
         if not self.copies or len(self.general) == 1:
             return nearest
         limit = near_bits(codes) if self.within is None else min(near_bits(codes), self.within)
-        candidates = [_nearest(codes, general, k, allowed, limit, None)[0] for general in self.general]
-        return _copies_first(codes, self.general, candidates, nearest, k)
+        copies = [_nearest(codes, general, k, allowed, limit, None)[0] for general in self.general]
+        return _copies_first(codes, self.general, copies, nearest, k)
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,7 +65,8 @@ class Flag:
     NO_SCORES: Final = 8
 
 
-_SCHEMA = """
+_CREATE = f"""
+PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL; BEGIN;
 CREATE TABLE facts (json TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE meta (version INTEGER NOT NULL, rows INTEGER NOT NULL, items INTEGER NOT NULL, hidden INTEGER NOT NULL,
     texts INTEGER NOT NULL, next_key INTEGER NOT NULL, next_number INTEGER NOT NULL, crc INTEGER NOT NULL);
@@ -95,14 +96,15 @@ class LabelChunk(NamedTuple):
     shares: NDArray[Any]
 
     @classmethod
-    def of(cls, entries: NDArray[np.int64]) -> Self:
+    def of(cls, entries: NDArray[np.uint32]) -> Self:
         """Sort entries (4, n) of rows, labels, probabilities and shares by label; those of a label are sorted by row."""
         # A stable sort is fast for entries that are sorted except for their end.
-        rows, labels, probabilities, shares = entries[:, np.argsort(entries[1], kind="stable")]
-        starts = np.flatnonzero(np.diff(labels, prepend=-1))
+        order = np.argsort(entries[1], kind="stable")
+        rows, labels, probabilities, shares = entries.take(order, axis=1)
+        starts = np.flatnonzero(np.diff(labels.astype(np.int64), prepend=-1))
         ends = np.append(starts, len(labels)).astype("<u4")
         scores = probabilities.astype("u1"), shares.astype("u1")
-        return cls(labels[starts].astype("<u4"), ends, (rows % CHUNK_ROWS).astype("<u2"), *scores)
+        return cls(labels[starts], ends, (rows % CHUNK_ROWS).astype("<u2"), *scores)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -119,13 +121,13 @@ class LabelChunk(NamedTuple):
         sizes = np.array([len(self.labels), len(self.rows)], "<u4")
         return b"".join(array.tobytes() for array in (sizes, *self))
 
-    def entries(self, number: int) -> NDArray[np.int64]:
+    def entries(self, number: int) -> NDArray[np.uint32]:
         """Return the entries (4, n) as `of` expects them; `number` is that of the chunk."""
-        rows = self.rows + np.int64(number * CHUNK_ROWS)
+        rows = self.rows + np.uint32(number * CHUNK_ROWS)
         labels = np.repeat(self.labels, np.diff(self.starts))
         return np.stack([rows, labels, self.probabilities, self.shares])
 
-    def entries_of(self, row: int) -> list[tuple[int, int, int]]:
+    def of_row(self, row: int) -> list[tuple[int, int, int]]:
         """Return label, probability and share of the entries of a row."""
         positions = (self.rows == row).nonzero()[0]
         labels = self.labels[self.starts.searchsorted(positions, "right") - 1]
@@ -220,21 +222,16 @@ def smallest(values: NDArray[Any], rows: Rows, count: int) -> Rows:
 
 
 def updated(
-    old: NDArray[Any] | None,
-    dtype: np.dtype[Any],
-    changed: Iterable[tuple[int, NDArray[Any]]],
-    old_rows: int,
-    rows: int,
+    old: NDArray[Any], changed: Iterable[tuple[int, NDArray[Any]]], old_rows: int, rows: int
 ) -> NDArray[Any]:
     """Return an array of `rows` rows with the changed chunks of a column; views may read the `old_rows` of the old one.
 
     It is the same array if only later rows are new and it has room for them, otherwise a copy.
     """
     array = old
-    if array is None or len(array) < rows:
-        array = np.empty(rows + rows // 8 + CHUNK_ROWS, dtype)
-        if old is not None:
-            array[:old_rows] = old[:old_rows]
+    if len(array) < rows:
+        array = np.empty((rows + rows // 8 + CHUNK_ROWS, *old.shape[1:]), old.dtype)
+        array[:old_rows] = old[:old_rows]
     for chunk, values in changed:
         top = chunk * CHUNK_ROWS
         used = min(max(old_rows - top, 0), len(values))
@@ -266,18 +263,17 @@ class Snapshot:
         for name, chunk, version, crc, data in self.connection.execute(query, values):
             if not isinstance(data, bytes) or checksum(name, chunk, version, data=data) != crc:
                 raise self.store.damaged(f"column '{name}', chunk {chunk}")
-            size, is_labels = min(self.meta.rows - chunk * CHUNK_ROWS, CHUNK_ROWS), name == LABELS
-            content: Any = (
-                LabelChunk.from_bytes(data) if is_labels else np.frombuffer(data, self.store.columns[name])
-            )
-            if size <= 0 or not (is_labels or len(content) == size):
+            size, dtype = min(self.meta.rows - chunk * CHUNK_ROWS, CHUNK_ROWS), self.store.columns.get(name)
+            content: Any = LabelChunk.from_bytes(data) if dtype is None else np.frombuffer(data, dtype)
+            if size <= 0 or (dtype is not None and len(content) != size):
                 raise self.store.damaged(f"column '{name}', chunk {chunk} is not of {size} rows")
             yield chunk, content
 
     def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
         """Yield the chunks that were written since a commit; raise DataError if one of new rows is missing."""
-        is_longer, first = self.meta.rows > since.rows, since.rows // CHUNK_ROWS
-        missing = set(range(first, self.chunk_count)) if is_longer else set()
+        missing = set(
+            range(since.rows // CHUNK_ROWS, self.chunk_count) if self.meta.rows > since.rows else ()
+        )
         # There is no ORDER BY, for which SQLite would sort the blobs.
         for chunk, content in self._chunks("name = ? AND version > ?", name, since.version):
             missing.discard(chunk)
@@ -413,9 +409,7 @@ class Snapshot:
         """Return the items of rows, in the order of the rows."""
         columns = {name: self.gather(name, rows) for name in self.store.columns}
         keys, flags, general = columns["key"].tolist(), columns["flags"].tolist(), columns.get("general")
-        entries = [
-            self.chunk(LABELS, row // CHUNK_ROWS).entries_of(row % CHUNK_ROWS) for row in rows.tolist()
-        ]
+        entries = [self.chunk(LABELS, row // CHUNK_ROWS).of_row(row % CHUNK_ROWS) for row in rows.tolist()]
         labels = self.texts({label & (CARRIED - 1) for row in entries for label, _, _ in row})
         ids, attributes = self.ids(keys), dict[str, list[Any]]()
         for name, kind in self.store.facts.attributes.items():
@@ -535,8 +529,7 @@ class Store:
     def create(cls, path: Path, facts: Facts) -> Self:
         """Create the file of an empty store and open it; the model's classes are its first labels."""
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            settings = f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = WAL"
-            connection.executescript(f"{settings}; BEGIN; {_SCHEMA}")
+            connection.executescript(_CREATE)
             insert(connection, "facts", [(facts.to_json(),)])
             insert(connection, "meta", [Meta(0, texts=len(facts.classes))])
             insert(connection, "texts", [(number, "", name) for number, name in enumerate(facts.classes)])
@@ -655,7 +648,8 @@ class Store:
                 for number, chunk in changed:
                     columns[name][number] = chunk
             else:
-                columns[name] = updated(columns.get(name), self.columns[name], changed, since.rows, meta.rows)
+                column = columns.get(name, np.empty(0, self.columns[name]))
+                columns[name] = updated(column, changed, since.rows, meta.rows)
         snapshot.view = View(meta, columns)
         if is_newest:
             self._view = snapshot.view

@@ -89,7 +89,7 @@ def _stored_columns(snapshot: Snapshot, columns: Mapping[str, Any], keys: range)
 
 def _label_entries(
     snapshot: Snapshot, labels: Sequence[Sequence[str]], scores: Sequence[LabelScores], first_row: int
-) -> NDArray[np.int64]:
+) -> NDArray[np.uint32]:
     """Return the entries (4, n) of the labels that items carry, and of their scores; store new labels."""
     names = {name: None for row in (*labels, *scores) for name in row}
     numbers = snapshot.add_texts("", list(names))
@@ -99,7 +99,7 @@ def _label_entries(
             entries += (row, numbers[name] + CARRIED, LEVELS, 0)
         for name, (probability, share) in scores_of_row.items():
             entries += (row, numbers[name], probability, share)
-    return np.array(entries, np.int64).reshape(-1, 4).T.copy()
+    return np.array(entries, "<u4").reshape(-1, 4).T.copy()
 
 
 def _set_flag(snapshot: Snapshot, keys: Sequence[int], flag: int, is_set: bool) -> int:
@@ -149,7 +149,7 @@ def compact(store: Store) -> None:
             parts = []
             for old in range(int(selected[0]) // CHUNK_ROWS, int(selected[-1]) // CHUNK_ROWS + 1):
                 entries = snapshot.chunk(LABELS, old).entries(old)
-                parts.append(entries[:, np.isin(entries[0], selected)])
+                parts.append(entries.compress(np.isin(entries[0], selected), axis=1))
             kept = np.hstack(parts)
             kept[0] = np.searchsorted(selected, kept[0])
             snapshot.write(LABELS, chunk, LabelChunk.of(kept).to_bytes())
