@@ -81,7 +81,7 @@ class Index(AbstractContextManager["Index"]):
         index.search(embedding, k=10, having="shoe", where={"price": (0, 50)})
 
     The folder holds items.db (SQLite) and model/model.onnx. Threads may share an index, and processes may share a
-    folder: any number reads while one writes. A search reads one commit and waits for no lock.
+    folder: any number of them reads while one writes. A search reads one commit and waits for no lock.
 
     `bits` is K, the length of the semantic codes, and `general_bits` V, that of the general codes; None without them.
     `classes` are the labels that the model predicts; `attributes` of items are float or str by name.
@@ -315,7 +315,7 @@ class Index(AbstractContextManager["Index"]):
             by: "semantic", "general" or "both", the default if there are general codes: the semantic distance plus a
                 tenth of the general one. For labels, "both" ranks by their probabilities and shares.
             within: maximum Hamming distance of the results.
-            copies: whether items whose general code is very near to one of any view come first.
+            copies: whether items come first whose general code is very near to that of any view.
             **filters: `having`, `without`, `where` and `among`, see `IndexFilter`.
 
         """
@@ -342,8 +342,7 @@ class Index(AbstractContextManager["Index"]):
             items = [item for item in snapshot.items(rows) if item.id not in encoded.ids][:k]
             packed, general, weights = pack(encoded.code[None])[0], encoded.general, encoded.weights
             results = [as_result(item, packed, general, weights) for item in items]
-            size = snapshot.meta.items - snapshot.meta.hidden
-            return Results(results, encoded.explained, encoded.code, size)
+            return Results(results, encoded.explained, encoded.code, len(self))
 
     def _query_by_examples(self, snapshot: Snapshot, like: Any, unlike: Any) -> Query:
         """Return the query by examples and counterexamples, which are ids or embeddings."""
@@ -402,9 +401,8 @@ class Index(AbstractContextManager["Index"]):
         """Count the items that pass the filters of `search`, in total and by the labels that they carry."""
         with self._store.reading(*self._store.columns, LABELS) as snapshot:
             mask = self._mask(snapshot, filters)
-            keys = snapshot.view["key"].astype(np.int64)
-            keys = keys if mask is None else keys[mask]
-            return Counts(len(keys), snapshot.label_counts(mask), keys)
+            keys = snapshot.view["key"] if mask is None else snapshot.view["key"][mask]
+            return Counts(len(keys), snapshot.label_counts(mask), keys.astype(np.int64))
 
     def labels(self) -> dict[str, int]:
         """Return the number of items that carry each label, sorted by its name."""
@@ -438,7 +436,7 @@ class Index(AbstractContextManager["Index"]):
         return [id_of[key] for key in listed]
 
     def items(self) -> Iterator[Item]:
-        """Iterate over all items in the order of adding, including hidden ones; each chunk is read in its own commit."""
+        """Iterate over all items in the order of adding, including hidden ones; they are read in chunks."""
         key = 0
         while True:
             with self._store.reading() as snapshot:

@@ -70,9 +70,6 @@ class Filter:
     among: Keys | None = None
 
 
-# --- results
-
-
 @dataclass(frozen=True)
 class AddResult:
     """Counts of one `add`: new items, and items whose ids were stored before."""
@@ -136,9 +133,6 @@ class Results(RowSequence[Result]):
     def __repr__(self) -> str:
         nearest = f", nearest {self[0].id!r} at distance {self[0].distance}" if self else ""
         return f"Results({len(self):,} of {self.size:,} items{nearest})"
-
-
-# --- facts and counts of an index
 
 
 class Meta(NamedTuple):
@@ -286,8 +280,7 @@ def check_attributes(
         if kind is str:
             values = [value if value is None else check_text(value, f"'{name}'") for value in values]
         try:
-            column = np.fromiter(values, object if kind is str else np.float64)
+            columns[attribute_column(name)] = np.fromiter(values, object if kind is str else np.float64)
         except (TypeError, ValueError):
             raise InputError(f"the attribute '{name}' is a number or None for each item.") from None
-        columns[attribute_column(name)] = column
     return columns

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, to_words
 from centerhash.core.parallel import cpu_count
 from centerhash.core.progress import Progress, silent
+from centerhash.index.store import Rows
 
 Words: TypeAlias = NDArray[np.uint64]
-Integers: TypeAlias = NDArray[np.int64]
 
 _ROWS_PER_CALL = 512
 # The distances of a tile of rows and columns, which numpy computes at once, stay in the L2 cache.
@@ -29,17 +29,17 @@ _TILE = (32, 2048)
 class NearPairs(NamedTuple):
     """Pairs of near items: rows first < second (n,), and the number of bits in which their codes differ."""
 
-    first: Integers
-    second: Integers
+    first: Rows
+    second: Rows
     bits: NDArray[np.uint16]
 
 
 class Hits(NamedTuple):
-    """Pairs of images: rows (n,) of a whole image and of one with a view near it, the view, and the differing bits."""
+    """Pairs of images: rows (n,) of a whole image and of an image with a view near it, the view, and their distance."""
 
-    whole: Integers
-    viewed: Integers
-    view: Integers
+    whole: Rows
+    viewed: Rows
+    view: Rows
     bits: NDArray[np.uint8]
 
 
@@ -66,19 +66,19 @@ def view_hits(views: Words, radius: int, progress: Progress = silent) -> Hits:
     return Hits(whole[nearest], viewed[nearest], view[nearest], bits[nearest].astype(np.uint8))
 
 
-def _join(words: Words, others: Words, radius: int, progress: Progress) -> Integers:
+def _join(words: Words, others: Words, radius: int, progress: Progress) -> Rows:
     """Return rows and distances (3, n) of the near pairs of codes (W, N) and others, sorted by row.
 
     If the codes are compared with themselves, each pair is returned once.
     """
-    near: Callable[..., Integers] = numpy_near
+    near: Callable[..., Rows] = numpy_near
     if find_spec("numba") is not None:
         from centerhash.index.scan import near
 
     count, is_self = words.shape[1], others is words
     parts = [np.empty((3, 0), np.int64)]
 
-    def pairs_from(start: int) -> Integers:
+    def pairs_from(start: int) -> Rows:
         return near(words, others, start, min(start + _ROWS_PER_CALL, count), radius, is_self)
 
     with ThreadPoolExecutor(cpu_count()) as pool:
@@ -89,7 +89,7 @@ def _join(words: Words, others: Words, radius: int, progress: Progress) -> Integ
     return pairs[:, np.lexsort((pairs[1], pairs[0]))]
 
 
-def numpy_near(words: Words, others: Words, start: int, end: int, radius: int, is_self: bool) -> Integers:
+def numpy_near(words: Words, others: Words, start: int, end: int, radius: int, is_self: bool) -> Rows:
     """Return the near pairs (3, n) whose first row is in start..end; if the codes are the same, with later rows only."""
     rows, columns = _TILE
     pairs = [np.empty((3, 0), np.int64)]

@@ -45,13 +45,10 @@ LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
 Ranking: TypeAlias = SemanticRanking | GeneralRanking | LabelRanking | ExampleRanking
 
 BY = ("both", "general", "semantic")
-# Scores are stored of the labels of an item, its most probable class, and as many classes of at least this probability.
+# An item stores the scores of its labels, of its most probable class, and of the next classes from this probability on.
 MAX_SCORED_CLASSES, MIN_SCORED_PROBABILITY = 8, 0.02
 # A sum below this is 0, such as 0.1 + 0.2 - 0.3.
 _ZERO = 1e-9
-
-
-# --- label scores
 
 
 def label_scores(
@@ -80,22 +77,18 @@ def named_scores(
     ]
 
 
-# --- queries
-
-
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A semantic code (K,), the labels that explain it, and the other values by which it ranks items.
+    """A semantic code, the labels that explain it, and the other values by which it ranks items.
 
-    `general` are packed general codes (M, W) of M views, the query itself first. `weights` are those of labels, and
-    `bit_weights` (K + V,) those of a query by examples. Items with `ids` are no results.
+    `general` has M views, the query itself first. Items with `ids` are no results.
     """
 
-    code: Codes
+    code: Codes  # (K,)
     explained: Sequence[LabelMatch] = ()
-    general: Packed | None = None
-    weights: Mapping[str, float] | None = None
-    bit_weights: NDArray[np.float64] | None = None
+    general: Packed | None = None  # (M, W)
+    weights: Mapping[str, float] | None = None  # by label
+    bit_weights: NDArray[np.float64] | None = None  # (K + V,)
     ids: tuple[str, ...] = ()
 
     def ranking(self, facts: Facts, by: str | None, within: int | None, copies: bool) -> Ranking:
@@ -135,7 +128,7 @@ def query_by_embedding(model: Model, embedding: NDArray[Any]) -> Query:
     """Return a query by an embedding (D,)."""
     features = np.atleast_2d(np.asarray(embedding))
     if len(features) != 1:
-        raise InputError(f"a search takes one embedding (D,), got {len(features):,}: search by each of them.")
+        raise InputError(f"a search expects one embedding (D,), got {len(features):,}: search by each one.")
     explained = model.explain_features(features)[0] if model.has_centers else ()
     general = None if model.general_bits is None else pack(model.general_codes(features))
     return Query(model.encode_features(features)[0], [row for row in explained if row.weight > 0], general)
@@ -179,9 +172,6 @@ def query_by_item(facts: Facts, item: Item) -> Query:
     return Query(code, explained, None if item.general is None else item.general[None], ids=(item.id,))
 
 
-# --- filters
-
-
 def parse_filter(
     attributes: Mapping[str, type],
     having: str | Sequence[str] = (),
@@ -194,7 +184,7 @@ def parse_filter(
     for name, value in (where or {}).items():
         if name not in attributes:
             raise unknown_name("attribute", str(name), attributes)
-        conditions[name] = _bounds(name, value) if attributes[name] is float else _texts(name, value)
+        conditions[name] = _condition(name, attributes[name], value)
     labels = [
         check_labels([names] if isinstance(names, str) else names) if names else ()
         for names in (having, without)
@@ -202,7 +192,15 @@ def parse_filter(
     return Filter(labels[0], labels[1], conditions, among)
 
 
-def _bounds(name: str, value: Any) -> tuple[float, float]:
+def _condition(name: str, kind: type, value: Any) -> Condition:
+    """Return the bounds of a number, or the texts that match."""
+    if kind is str:
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, Sequence):
+            raise InputError(
+                f"the text '{name}' is filtered by a text or a list of texts, got {value!r:.80}."
+            )
+        return tuple(check_text(text, f"the text '{name}'") for text in texts)
     try:
         low, high = value
         low, high = -math.inf if low is None else float(low), math.inf if high is None else float(high)
@@ -213,16 +211,6 @@ def _bounds(name: str, value: Any) -> tuple[float, float]:
             f"the number '{name}' is filtered by (low, high), inclusive, None if open, got {value!r:.80}."
         ) from None
     return low, high
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, Sequence):
-        raise InputError(f"the text '{name}' is filtered by a text or a list of texts, got {value!r:.80}.")
-    return tuple(check_text(text, f"the text '{name}'") for text in texts)
-
-
-# --- results
 
 
 def as_result(item: Item, code: Packed, general: Packed | None, labels: Iterable[str] | None) -> Result:
@@ -245,9 +233,6 @@ def as_result(item: Item, code: Packed, general: Packed | None, labels: Iterable
 def _differing_bits(first: Packed, second: Packed) -> int:
     # numpy takes five times as long for one pair.
     return (int.from_bytes(first.tobytes()) ^ int.from_bytes(second.tobytes())).bit_count()
-
-
-# --- labels
 
 
 def read_labels(query: LabelQuery, classes: Sequence[str]) -> dict[str, float]:

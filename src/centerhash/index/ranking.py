@@ -43,8 +43,7 @@ _SCAN = "centerhash.index.scan"
 
 def code_distances(codes: Packed, code: Packed) -> Rows:
     """Return the Hamming distances (m,) of packed codes (m, W) to one (W,)."""
-    differing = np.bitwise_count(to_words(codes) ^ to_words(code[None]))
-    distances: Rows = differing.sum(axis=1, dtype=np.int64)
+    distances: Rows = np.bitwise_count(to_words(codes) ^ to_words(code[None])).sum(axis=1, dtype=np.int64)
     return distances
 
 
@@ -127,13 +126,11 @@ class LabelRanking:
     their area shares and w the weights. An item with a probability below MIN_PROBABILITY is no result. Without stored
     scores, both follow from the code (see `likelihoods`), and all items are results. Equal penalties are ordered by the
     semantic distance, which `within` limits.
-
-    `weights` are by class and sum to 1; `centers` are (C, K).
     """
 
     code: Packed
-    weights: Mapping[int, float]
-    centers: Codes
+    weights: Mapping[int, float]  # by class, with sum 1
+    centers: Codes  # (C, K)
     within: int | None = None
 
     def top_rows(self, view: View, k: int, allowed: Bools | None) -> Rows:
@@ -201,15 +198,14 @@ def combined_mask(first: Bools | None, second: Bools | None) -> Bools | None:
 
 
 class GeneralCodes(NamedTuple):
-    """The general code (W,) of a query and those (N, W) of rows, as the second part of a total distance.
+    """The general codes of a query and of rows, for the second part of a total distance.
 
-    A row without a code counts as if half of the bits differed; if `has_code` is None, no row lacks it. Copies of the
-    query differ in at most `copy_bits` bits, fewer than half.
+    A row without one counts as if half of the bits differed. Copies differ in at most `copy_bits` bits, fewer than half.
     """
 
-    code: Packed
-    codes: Packed
-    has_code: Bools | None
+    code: Packed  # (W,)
+    codes: Packed  # (N, W)
+    has_code: Bools | None  # None: all
     copy_bits: int
 
 

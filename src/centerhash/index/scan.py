@@ -185,9 +185,11 @@ def nearest(
     copy_bits, weight = -1, 1
     if general is not None:
         general_query, general_database = _words(general.code[None])[0], _words(general.codes)
-        has_general, copy_bits, weight = _mask(general.has_code), general.copy_bits, SEMANTIC_WEIGHT
+        copy_bits, weight = general.copy_bits, SEMANTIC_WEIGHT
+        has_general = _NO_MASK if general.has_code is None else general.has_code.view(np.uint8)
     threads = max(1, min((database.nbytes + general_database.nbytes) // BYTES_PER_THREAD, cpu_count()))
-    k, scan, mask = min(k, count), _scanner(query.size, general_query.size, weight), _mask(allowed)
+    k, scan = min(k, count), _scanner(query.size, general_query.size, weight)
+    mask = _NO_MASK if allowed is None else allowed.view(np.uint8)
     largest = 8 * (weight * query.nbytes + general_query.nbytes)
     results = [(_empty(k, largest), _empty(k, copy_bits)) for _ in range(threads)]
 
@@ -200,10 +202,6 @@ def nearest(
         in_threads(work, threads)
     best, copies = (_merged(parts, k) for parts in zip(*results, strict=True))
     return best, copies
-
-
-def _mask(rows: Bools | None) -> Mask:
-    return _NO_MASK if rows is None else rows.view(np.uint8)
 
 
 def _empty(k: int, cut: int) -> Nearest:

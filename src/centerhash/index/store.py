@@ -9,8 +9,7 @@ column, chunk, commit and content. `items` and `texts` have a checksum per row. 
 `facts` never changes. An item has a key, which is never used again, and a row, its position in the columns. Rows are in
 the order of keys; compaction drops those of removed items. Labels are texts of the attribute "".
 
-Changes (see `writing`) read and rewrite blobs in one SQLite transaction, whose lock is the only one. They need no column
-in memory.
+Changes (see `writing`) read and rewrite blobs in one SQLite transaction, whose lock is the only one.
 
 In memory, a column is loaded when a search first needs it, and updated later by the chunks of later commits. A column of
 fixed width is one array with spare room at its end; label entries are arrays per chunk. A `View` is one commit: new rows
@@ -79,9 +78,6 @@ CREATE INDEX changed ON chunks (name, version);
 """
 
 
-# --- label entries
-
-
 class LabelChunk(NamedTuple):
     """The label entries of a chunk of rows, sorted by label, then row.
 
@@ -136,9 +132,6 @@ class LabelChunk(NamedTuple):
 
 
 NO_LABELS = LabelChunk.from_bytes(bytes(12))
-
-
-# --- columns in memory
 
 
 @dataclass(frozen=True)
@@ -242,9 +235,6 @@ def updated(
     return array
 
 
-# --- one commit
-
-
 class Snapshot:
     """One commit for one thread: the loaded columns of its view, and chunks and rows of tables for the rest.
 
@@ -270,7 +260,7 @@ class Snapshot:
             yield chunk, content
 
     def changed(self, name: str, since: Meta) -> Iterator[tuple[int, Any]]:
-        """Yield the chunks that were written since a commit; raise DataError if one of new rows is missing."""
+        """Yield the chunks that were written since a commit; DataError if a chunk of new rows is missing."""
         missing = set(
             range(since.rows // CHUNK_ROWS, self.chunk_count) if self.meta.rows > since.rows else ()
         )
@@ -547,9 +537,7 @@ class Store:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 advice = "wait until it has finished, then try again"
-                raise InputError(
-                    f"'{self.path.parent}' is being written by another process: {advice}."
-                ) from None
+                raise InputError(f"another process is writing '{self.path.parent}': {advice}.") from None
             if name.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
                 raise OutputError(f"cannot read or write '{self.path}': {error}.") from error
             if self.closed and isinstance(error, sqlite3.ProgrammingError):
@@ -558,8 +546,7 @@ class Store:
 
     def damaged(self, detail: object) -> DataError:
         """Return the error for a damaged file."""
-        advice = "restore a backup, or create the index again"
-        return DataError(f"'{self.path}' is damaged ({detail}): {advice}.")
+        return DataError(f"'{self.path}' is damaged ({detail}): restore a backup, or create the index again.")
 
     def _connection(self) -> _Connection:
         """Return the connection of this thread; a new one closes those of threads that have ended."""
@@ -570,8 +557,8 @@ class Store:
                 raise sqlite3.ProgrammingError("closed")
             for thread in [thread for thread in self._connections if not thread.is_alive()]:
                 self._connections.pop(thread).close()
-            options: Any = {"isolation_level": None, "check_same_thread": False, "factory": _Connection}
-            options |= {"uri": True, "timeout": WRITER_WAIT_SECONDS}
+            options: Any = {"uri": True, "isolation_level": None, "check_same_thread": False}
+            options |= {"timeout": WRITER_WAIT_SECONDS, "factory": _Connection}
             opened: _Connection = sqlite3.connect(self._address, **options)
             self._connections[current_thread()] = opened
             opened.execute("PRAGMA trusted_schema = OFF")
@@ -664,9 +651,7 @@ class Store:
         with self._explained_errors():
             connection = self._connection()
             if connection.snapshot is not None:
-                raise InputError(
-                    "an index cannot be changed while its thread reads: change it after that block."
-                )
+                raise InputError("an index cannot be changed while its thread reads: do so after that block.")
             is_inner = connection.in_transaction
             connection.execute("SAVEPOINT block" if is_inner else "BEGIN IMMEDIATE")
             try:
