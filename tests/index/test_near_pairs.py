@@ -23,7 +23,7 @@ def toy(seed: int, count: int = 40, views: int = 3) -> tuple[Packed, NDArray[np.
 
 
 @given(st.integers(0, 10**6), st.integers(0, 16))
-def test_pairs_of_codes(seed: int, radius: int) -> None:
+def test_code_pairs(seed: int, radius: int) -> None:
     general, _ = toy(seed)
     expected = {}
     for first in range(len(general)):
@@ -33,13 +33,13 @@ def test_pairs_of_codes(seed: int, radius: int) -> None:
                 expected[first, second] = bits
     pairs = code_pairs(general, radius)
     rows = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
-    found = dict(zip(rows, pairs.bits.tolist(), strict=True))
-    assert found == expected
-    assert list(found) == sorted(found)
+    actual = dict(zip(rows, pairs.bits.tolist(), strict=True))
+    assert actual == expected
+    assert list(actual) == sorted(actual)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 3]), st.integers(0, 32))
-def test_hits_of_views(seed: int, views: int, most: int) -> None:
+def test_view_hits(seed: int, views: int, most: int) -> None:
     _, hashes = toy(seed, views=views)
     expected = []
     for whole in range(len(hashes)):
@@ -51,20 +51,20 @@ def test_hits_of_views(seed: int, views: int, most: int) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 32))
-def test_pairs_without_numba(seed: int, most: int) -> None:
+def test_code_pairs_without_numba(seed: int, most: int) -> None:
     general, hashes = toy(seed, count=120)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_pairs, "_ROWS_PER_CALL", 40)
         expected = (*code_pairs(general, most), *view_hits(hashes, most))
         patch.setattr(near_pairs, "_TILE", (16, 32))
         patch.setattr(near_pairs, "find_spec", lambda name: None)
-        found = (*code_pairs(general, most), *view_hits(hashes, most))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+        actual = (*code_pairs(general, most), *view_hits(hashes, most))
+    for array, reference in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(array, reference)
+        assert array.dtype == reference.dtype
 
 
-def test_more_pairs_than_room() -> None:
+def test_code_pairs_beyond_first_call() -> None:
     general = np.zeros((1_300, 16), np.uint8)
     general[:, 0] = np.arange(1_300) % 2
     pairs = code_pairs(general, 0)
@@ -74,7 +74,7 @@ def test_more_pairs_than_room() -> None:
 
 
 @given(st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11))), st.permutations(range(12)))
-def test_groups_are_stars(edges: set[tuple[int, int]], order: list[int]) -> None:
+def test_star_groups(edges: set[tuple[int, int]], order: list[int]) -> None:
     linked = {row: {b for a, b in edges if a == row} | {a for a, b in edges if b == row} for row in order}
     groups = star_groups(order, lambda row: sorted(linked[row]))
     grouped = [row for group in groups for row in group]
@@ -88,7 +88,7 @@ def test_groups_are_stars(edges: set[tuple[int, int]], order: list[int]) -> None
     assert not any(b in linked[a] for a in kept for b in kept if a != b)
 
 
-def test_a_chain_does_not_grow() -> None:
+def test_star_groups_of_chain() -> None:
     chain = {0: [1], 1: [0, 2], 2: [1, 3], 3: [2]}
     assert star_groups([0, 1, 2, 3], lambda row: chain[row]) == [[0, 1], [2, 3]]
     assert star_groups([1, 0, 2, 3], lambda row: chain[row]) == [[1, 0, 2]]

@@ -32,9 +32,6 @@ def facts(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Fac
         return index.facts
 
 
-# --- labels with weights
-
-
 @pytest.mark.parametrize(
     ("text", "weights"),
     [
@@ -56,10 +53,10 @@ def facts(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Fac
         ({"tv": 1, "dog": 3}, {"tv": 0.25, "dog": 0.75}),
     ],
 )
-def test_labels_with_weights(text: Any, weights: dict[str, float]) -> None:
-    found = read_labels(text, NAMES)
-    assert list(found) == list(weights)
-    assert found == pytest.approx(weights)
+def test_read_labels(text: Any, weights: dict[str, float]) -> None:
+    weights_of_labels = read_labels(text, NAMES)
+    assert list(weights_of_labels) == list(weights)
+    assert weights_of_labels == pytest.approx(weights)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +80,12 @@ def test_labels_with_weights(text: Any, weights: dict[str, float]) -> None:
         *((f"dog:{weight}", f"'dog'.*got {weight}") for weight in ("0.0", "-1.0", "nan", "inf")),
     ],
 )
-def test_labels_that_are_rejected(text: Any, named: str) -> None:
+def test_read_rejected_labels(text: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         read_labels(text, NAMES)
 
 
-# --- the code between centers
-
-
-def test_code_between_labels() -> None:
+def test_label_code() -> None:
     centers = hash_centers(10, 64)  # any two are 32 apart
     for row, center in enumerate(centers):
         assert np.array_equal(label_code(centers, np.eye(10)[row]), center)
@@ -103,7 +97,7 @@ def test_code_between_labels() -> None:
         assert sorted(weights)[:8] == [0] * 8  # the input stays as it is
 
 
-def test_bit_without_majority() -> None:
+def test_label_code_with_tie() -> None:
     centers = np.array([[1, 1, -1, -1], [1, -1, 1, -1]])
     assert label_code(centers, np.array([1, 1])).tolist() == [1, 1, 1, -1]
     # 0.1 + 0.2 - 0.3 is not 0 in floating point
@@ -124,7 +118,7 @@ weight_lists = st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(any)
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), numbers=weight_lists)
-def test_no_flip_is_nearer(seed: int, numbers: list[int]) -> None:
+def test_label_code_is_minimum(seed: int, numbers: list[int]) -> None:
     centers = np.random.default_rng(seed).choice([-1, 1], size=(3, 12))
     weights = np.array(numbers) / sum(numbers)
     code = label_code(centers, weights)
@@ -139,17 +133,14 @@ def test_no_flip_is_nearer(seed: int, numbers: list[int]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), share=st.integers(1, 19))
-def test_the_nearest_of_all_codes(seed: int, share: int) -> None:
+def test_label_code_between_two_centers(seed: int, share: int) -> None:
     centers = np.random.default_rng(seed).choice([-1, 1], size=(2, 8))
     weights = np.array([share, 20 - share]) / 20
     best = min(spread(centers, weights, np.array(code)) for code in itertools.product([-1, 1], repeat=8))
     assert spread(centers, weights, label_code(centers, weights)) == pytest.approx(best)
 
 
-# --- explanations and rankings
-
-
-def test_query_by_labels_explained(facts: Facts) -> None:
+def test_query_by_labels(facts: Facts) -> None:
     query = queries.query_by_labels(facts, {"cat": 1, "dog": 3})
     assert [(row.label, row.weight) for row in query.explained] == [("dog", 0.75), ("cat", 0.25)]
     for row in query.explained:
@@ -157,7 +148,7 @@ def test_query_by_labels_explained(facts: Facts) -> None:
         assert row.similarity == pytest.approx(1 - 2 * row.distance / 16)
 
 
-def test_stored_code_explained(facts: Facts) -> None:
+def test_labels_of_code(facts: Facts) -> None:
     code = facts.centers[CLASSES.index("elk")]
     two = labels_of_code(facts, code, ("elk", "fox", "no class"), {})
     assert [row.label for row in two] == ["elk", "fox"]
@@ -195,7 +186,7 @@ def test_ranking_of_queries(facts: Facts) -> None:
         queries.query_by_labels(replace(facts, hash_centers=None), "cat")
 
 
-def test_facts_of_the_model(toy_model: HashModel, facts: Facts) -> None:
+def test_facts_of_model(toy_model: HashModel, facts: Facts) -> None:
     assert (facts.method, facts.backbone, facts.bits, facts.classes) == ("ics-softmax", None, 16, CLASSES)
     assert np.array_equal(facts.centers, toy_model.centers.numpy())
     again = Facts.from_json(facts.to_json())
@@ -215,7 +206,7 @@ def test_label_scores_of_probable_classes() -> None:
     assert list(map(list, scores or ())) == [list(range(queries.MAX_SCORED_CLASSES)), [3], [7]]
 
 
-def test_scores_of_carried_labels() -> None:
+def test_label_scores_of_carried_labels() -> None:
     model = load("coco")
     features = np.random.default_rng(0).random((2, model.spec.features)).astype(np.float32)
     probability = model.label_probabilities(features)
