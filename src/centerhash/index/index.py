@@ -306,7 +306,7 @@ class Index(AbstractContextManager["Index"]):
         Args:
             query: an embedding (D,).
             code: K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits; or {"semantic": code,
-                "general": (V, W)} with packed general codes of V views of the query.
+                "general": (M, W)} with packed general codes of M views of the query.
             id: an item of the index.
             labels: names with weights, names, or a text such as "dog:0.7, person:0.3"; needs a model with centers.
             like: ids or embeddings (n, D) of examples.
@@ -340,9 +340,9 @@ class Index(AbstractContextManager["Index"]):
             mask = self._mask(snapshot, filters)
             rows = ranking.top_rows(snapshot.view, k + len(encoded.ids), mask)
             items = [item for item in snapshot.items(rows) if item.id not in encoded.ids][:k]
-            packed, general, weights = pack(encoded.code[None])[0], encoded.general, encoded.weights
-            results = [as_result(item, packed, general, weights) for item in items]
-            return Results(results, encoded.explained, encoded.code, len(self))
+            packed, meta = pack(encoded.code[None])[0], snapshot.meta
+            results = [as_result(item, packed, encoded.general, encoded.weights) for item in items]
+            return Results(results, encoded.explained, encoded.code, meta.items - meta.hidden)
 
     def _query_by_examples(self, snapshot: Snapshot, like: Any, unlike: Any) -> Query:
         """Return the query by examples and counterexamples, which are ids or embeddings."""
