@@ -1,4 +1,4 @@
-"""An index as a plain list, searched by looking at every item: what `Index` must return."""
+"""A plain list of items, every one of which is compared in a search: the expected results of `Index`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from centerhash.index import Index
 from centerhash.index.index import ITEMS
 from centerhash.index.items import Facts
 from centerhash.index.query import label_code
-from centerhash.index.ranking import LEAST_PROBABILITY
+from centerhash.index.ranking import MIN_PROBABILITY
 from centerhash.index.store import Store
 from centerhash.model.base import FILTER_FROM
 
@@ -28,7 +28,7 @@ ATTRIBUTES = {"price": float, "kind": str}
 
 @dataclass(frozen=True)
 class Row:
-    """What is added of an item; codes are bytes."""
+    """An item to add; codes are bytes."""
 
     id: str
     code: bytes
@@ -66,7 +66,7 @@ def add(index: Index, rows: Sequence[Row], *, replace: bool = False) -> int:
 
 
 def random_rows(count: int, seed: int = 0, first: int = 0) -> list[Row]:
-    """Rows of few distinct codes, so that many tie; some lack a general code, scores or attributes."""
+    """Return rows of few distinct codes with many ties; some lack a general code, scores or attributes."""
     generator = np.random.default_rng(seed)
     rows = []
     for row in range(count):
@@ -126,7 +126,7 @@ class ListIndex:
     rows: list[Row] = field(default_factory=list)
 
     @property
-    def shown(self) -> list[Row]:
+    def visible(self) -> list[Row]:
         return [row for row in self.rows if not row.hidden]
 
     def ids(self) -> list[str]:
@@ -176,7 +176,7 @@ class ListIndex:
         )
 
     def penalty(self, row: Row, code: bytes, views: Sequence[bytes], query: Mapping[str, Any]) -> float:
-        """The formulas of docs/how-to/search.md, in plain Python."""
+        """Compute the formulas of docs/how-to/search.md in plain Python."""
         far, by = distance(row.code, code), query.get("by")
         if "labels" in query and by != "semantic":
             return self.label_penalty(row, query["labels"])
@@ -191,7 +191,7 @@ class ListIndex:
     def label_penalty(self, row: Row, weights: Mapping[str, float]) -> float:
         if row.scores:
             probable = {name: row.scores.get(name, (0, 0))[0] / 255 for name in weights}
-            if min(probable.values()) < LEAST_PROBABILITY:
+            if min(probable.values()) < MIN_PROBABILITY:
                 return math.inf
             shares = {name: row.scores.get(name, (0, 0))[1] / 255 for name in weights}
         else:
@@ -203,7 +203,7 @@ class ListIndex:
         return round(off - sum(math.log(value) for value in probable.values()), 9)
 
     def search(self, query: Mapping[str, Any], k: int, only: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """Ids and semantic distances of the first k results."""
+        """Return ids and semantic distances of the first k results."""
         item = self.row(query["id"]) if "id" in query else None
         if "labels" in query:
             weights = np.array([query["labels"].get(name, 0) for name in NAMES])
@@ -212,12 +212,12 @@ class ListIndex:
             code = query["code"] if item is None else item.code
         views = query.get("views", () if item is None or item.general is None else (item.general,))
         scored = []
-        for place, row in enumerate(self.rows):
+        for position, row in enumerate(self.rows):
             value, far = self.penalty(row, code, views, query), distance(row.code, code)
             limited = value if query.get("by") == "general" else far
             near = limited <= query.get("within", math.inf)
             if self.passes(row, only) and value < math.inf and near:
-                scored.append((value, far if "labels" in query else 0, place, row.id, far))
+                scored.append((value, far if "labels" in query else 0, position, row.id, far))
         results = [(id, far) for _, _, _, id, far in sorted(scored)]
         if query.get("copies"):
             first = self.copies(code, views, query, only)
@@ -229,16 +229,16 @@ class ListIndex:
     ) -> list[tuple[str, int]]:
         within, is_general = query.get("within", BITS + GENERAL_BITS), query.get("by") == "general"
         rows = []
-        for place, row in enumerate(self.rows):
+        for position, row in enumerate(self.rows):
             if row.general is not None and self.passes(row, only):
                 near = min(distance(row.general, view) for view in views)
-                rows.append((near, place, row.id, distance(row.code, code)))
+                rows.append((near, position, row.id, distance(row.code, code)))
         rows = sorted(row for row in rows if row[0] <= min(GENERAL_BITS / 4, within if is_general else 99))
         most = rows[0][0] + round(GENERAL_BITS / 64) if rows else 0
         return [(id, far) for near, _, id, far in rows if near <= most and (is_general or far <= within)]
 
     def listed(self, only: Mapping[str, Any], order: str | None) -> list[str]:
-        rows = [(place, row) for place, row in enumerate(self.rows) if self.passes(row, only)]
+        rows = [(position, row) for position, row in enumerate(self.rows) if self.passes(row, only)]
         if order is not None:
             rows.sort(key=lambda pair: (-math.inf if pair[1].price is None else pair[1].price, pair[0]))
         return [row.id for _, row in reversed(rows)]
@@ -250,7 +250,7 @@ class ListIndex:
 
 
 def search(index: Index, query: Mapping[str, Any], k: int, only: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Ids and semantic distances of the results of an index."""
+    """Return ids and semantic distances of the results of an index."""
     passed = {name: value for name, value in query.items() if name != "views"}
     if "code" in query:
         code = np.frombuffer(query["code"], np.uint8)
@@ -260,7 +260,7 @@ def search(index: Index, query: Mapping[str, Any], k: int, only: Mapping[str, An
 
 
 def same_rows(index: Index, model: ListIndex, rows: Sequence[Row]) -> None:
-    """Compare everything that is stored of some rows."""
+    """Compare all stored values of rows."""
     for row, item in zip(rows, index.get([row.id for row in rows]), strict=True):
         general = None if item.general is None else item.general.tobytes()
         values = item.attributes["price"], item.attributes["kind"], item.hidden
@@ -272,7 +272,7 @@ def same_rows(index: Index, model: ListIndex, rows: Sequence[Row]) -> None:
 
 def check(index: Index, model: ListIndex) -> None:
     """Compare everything that is not a search."""
-    assert (len(index), [item.id for item in index]) == (len(model.shown), model.ids())
+    assert (len(index), [item.id for item in index]) == (len(model.visible), model.ids())
     same_rows(index, model, model.rows)
     for only in FILTERS:
         if set(only.get("among", ())) <= {*model.ids()}:
@@ -310,11 +310,11 @@ def refused(call: Any, *arguments: Any, **named: Any) -> str:
 
 
 def damages(index: Index) -> list[str]:
-    """What `verify` finds in the database; these indexes have no file of a model."""
+    """Return the damages of the database; these indexes have no model file."""
     return [problem for problem in index.verify() if ITEMS in problem]
 
 
 def small_chunks(monkeypatch: Any, rows: int) -> None:
-    """Let columns have chunks of a few rows."""
+    """Use chunks of a few rows."""
     for module in ("store", "writing"):
         monkeypatch.setattr(f"centerhash.index.{module}.CHUNK_ROWS", rows)

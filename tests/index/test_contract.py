@@ -49,7 +49,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """Does the same to an index and to a list."""
+    """Change an index and a list in the same way."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -76,35 +76,35 @@ class IndexMachine(RuleBasedStateMachine):
             add(self.index, batch)
             raise KeyError
 
-    @rule(chosen=st.lists(ids, max_size=6))
-    def remove(self, chosen: list[str]) -> None:
-        assert self.index.remove(chosen) == self.model.remove(chosen)
+    @rule(selected=st.lists(ids, max_size=6))
+    def remove(self, selected: list[str]) -> None:
+        assert self.index.remove(selected) == self.model.remove(selected)
 
-    @rule(chosen=st.lists(ids, max_size=6), hidden=st.booleans())
-    def hide(self, chosen: list[str], hidden: bool) -> None:
+    @rule(selected=st.lists(ids, max_size=6), hidden=st.booleans())
+    def hide(self, selected: list[str], hidden: bool) -> None:
         change = self.index.hide if hidden else self.index.show
-        if set(chosen) <= {*self.model.ids()}:
-            assert change(chosen) == self.model.set_hidden(chosen, hidden)
+        if set(selected) <= {*self.model.ids()}:
+            assert change(selected) == self.model.set_hidden(selected, hidden)
         else:
             with pytest.raises(InputError):
-                change(chosen)
+                change(selected)
 
     @rule(query=st.sampled_from(QUERIES), only=st.sampled_from(FILTERS), k=st.integers(1, 14))
     def search(self, query: dict[str, object], only: dict[str, object], k: int) -> None:
-        known = {*self.model.ids()}
-        if "id" in query and (query["id"] not in known or self.model.row(str(query["id"])).general is None):
+        stored = {*self.model.ids()}
+        if "id" in query and (query["id"] not in stored or self.model.row(str(query["id"])).general is None):
             return
         if "among" in only:
-            only = {"among": [id for id in IDS if id in known]}
+            only = {"among": [id for id in IDS if id in stored]}
         for index in (self.index, self.reader):
             assert search(index, query, k, only) == self.model.search(query, k, only)
 
-    @rule(chosen=ids)
-    def get_one(self, chosen: str) -> None:
-        assert (chosen in self.index) == (chosen in self.model.ids())
-        if chosen not in self.model.ids():
+    @rule(selected=ids)
+    def get_one(self, selected: str) -> None:
+        assert (selected in self.index) == (selected in self.model.ids())
+        if selected not in self.model.ids():
             with pytest.raises(InputError):
-                self.index.get(chosen)
+                self.index.get(selected)
 
     @rule()
     def open_again(self) -> None:
@@ -131,7 +131,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("chunk", [4, 4096])
-def test_any_history(
+def test_any_sequence_of_changes(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     small_chunks(monkeypatch, chunk)
@@ -145,7 +145,7 @@ def test_any_history(
 
 @pytest.mark.parametrize("chunk", [4, 7, 4096])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_every_query_and_filter(
+def test_search_equals_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, compiled: bool
 ) -> None:
     small_chunks(monkeypatch, chunk)

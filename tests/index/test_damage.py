@@ -25,17 +25,15 @@ from tests.index.naive import (
     small_chunks,
 )
 
-COUNT = 300
-
 
 def sound(folder: Path) -> ListIndex:
-    """Create an index of some chunks, and return what it holds."""
+    """Create an index of several chunks, and return its items as a list."""
     model = ListIndex()
     with create(folder) as index:
         for start in (0, 100, 200):
             rows = [
-                replace(row, kind=f"kind {place % 40}")
-                for place, row in enumerate(random_rows(100, start, start))
+                replace(row, kind=f"kind {number % 40}")
+                for number, row in enumerate(random_rows(100, start, start))
             ]
             add(index, rows)
             model.add(rows)
@@ -46,11 +44,11 @@ def sound(folder: Path) -> ListIndex:
     return model
 
 
-def answers(folder: Path, model: ListIndex, place: random.Random) -> None:
-    """Ask a damaged index; wrong answers fail."""
-    ids = place.sample([row.id for row in model.shown], 5)
+def answers(folder: Path, model: ListIndex, generator: random.Random) -> None:
+    """Search a damaged index and compare the results."""
+    ids = generator.sample([row.id for row in model.visible], 5)
     with Index.open(folder) as index:
-        for query in place.sample(QUERIES, 4):
+        for query in generator.sample(QUERIES, 4):
             passed = {**query, "id": ids[0]} if "id" in query else query
             if "id" not in passed or model.row(ids[0]).general is not None:
                 assert search(index, passed, 7, {}) == model.search(passed, 7, {})
@@ -64,12 +62,12 @@ def answers(folder: Path, model: ListIndex, place: random.Random) -> None:
         check(index, model)
 
 
-def damaged(folder: Path, copy: Path, model: ListIndex, place: random.Random, content: bytes) -> bool:
-    """Ask a copy with another content of its file; return whether the damage was noticed."""
+def damaged(folder: Path, copy: Path, model: ListIndex, generator: random.Random, content: bytes) -> bool:
+    """Search a copy with other bytes in its file; return whether an error was raised."""
     shutil.copytree(folder, copy)
     (copy / "items.db").write_bytes(content)
     try:
-        answers(copy, model, place)
+        answers(copy, model, generator)
     except (DataError, OutputError) as error:
         if "items.db" not in str(error):
             raise
@@ -80,43 +78,43 @@ def damaged(folder: Path, copy: Path, model: ListIndex, place: random.Random, co
 
 
 def random_damages(folder: Path, count: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Damage the file at random places; return how often it was noticed, the others changed no answer."""
+    """Damage the file at random offsets; return how often it was noticed, the others changed no answer."""
     small_chunks(monkeypatch, 64)
-    model, place = sound(folder / "sound"), random.Random(seed)
+    model, generator = sound(folder / "sound"), random.Random(seed)
     content, noticed = (folder / "sound" / "items.db").read_bytes(), 0
     for _ in range(count):
-        changed, kind = bytearray(content), place.randrange(4)
-        start = place.randrange(len(content))
+        changed, kind = bytearray(content), generator.randrange(4)
+        start = generator.randrange(len(content))
         if kind == 0:
-            changed[start] ^= 1 << place.randrange(8)
+            changed[start] ^= 1 << generator.randrange(8)
         elif kind == 1:
             changed[start : start + 512] = bytes(len(changed[start : start + 512]))
-        elif kind == 2:  # a page of an earlier moment, or of another place
-            page = place.randrange(len(content) // 16384) * 16384
-            other = place.randrange(len(content) // 16384) * 16384
+        elif kind == 2:  # a page from another offset
+            page = generator.randrange(len(content) // 16384) * 16384
+            other = generator.randrange(len(content) // 16384) * 16384
             changed[page : page + 16384] = content[other : other + 16384]
         else:
             del changed[start:]
-        noticed += damaged(folder / "sound", folder / "copy", model, place, bytes(changed))
+        noticed += damaged(folder / "sound", folder / "copy", model, generator, bytes(changed))
     return noticed
 
 
-def test_random_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert random_damages(tmp_path, 40, 3, monkeypatch) > 15
 
 
-def test_damages_of_ids_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_ids_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Swap single letters of ids, labels and texts, in tables and in the indexes over them."""
     small_chunks(monkeypatch, 64)
-    model, place = sound(tmp_path / "sound"), random.Random(4)
+    model, generator = sound(tmp_path / "sound"), random.Random(4)
     content, noticed = (tmp_path / "sound" / "items.db").read_bytes(), 0
     texts = [b"0042", b"0199", b"0298", b"cat", b"other", b"kind 17", b"kind 3"]
     for text in texts:
-        places = [at for at in range(len(content)) if content.startswith(text, at)]
-        for at in place.sample(places, min(4, len(places))):
+        offsets = [offset for offset in range(len(content)) if content.startswith(text, offset)]
+        for offset in generator.sample(offsets, min(4, len(offsets))):
             changed = bytearray(content)
-            changed[at + len(text) - 1] ^= 1
-            noticed += damaged(tmp_path / "sound", tmp_path / "copy", model, place, bytes(changed))
+            changed[offset + len(text) - 1] ^= 1
+            noticed += damaged(tmp_path / "sound", tmp_path / "copy", model, generator, bytes(changed))
     assert noticed > 10
 
 
@@ -143,7 +141,7 @@ def test_damages_of_ids_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "DROP TABLE items",
     ],
 )
-def test_changes_by_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+def test_changed_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     small_chunks(monkeypatch, 32)
     model = sound(tmp_path / "index")
     with closing(sqlite3.connect(tmp_path / "index" / "items.db")) as sql:
@@ -155,15 +153,15 @@ def test_changes_by_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any("items.db" in problem for problem in verify_index(tmp_path / "index"))
 
 
-def test_a_damaged_index_of_ids(tmp_path: Path) -> None:
-    """SQLite's index over ids has no checksum: what it does not find is looked for in the table."""
+def test_damaged_id_index(tmp_path: Path) -> None:
+    """SQLite's index over ids has no checksum: missing ids are looked up in the table."""
     model = sound(tmp_path / "index")
     with closing(sqlite3.connect(tmp_path / "index" / "items.db")) as sql:
         sql.execute("PRAGMA writable_schema = ON")
         pages = "SELECT rootpage FROM sqlite_schema WHERE name IN ('sqlite_autoindex_items_1', 'changed')"
-        one, other = [page for (page,) in sql.execute(pages)]
-        sql.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = 'sqlite_autoindex_items_1'", (other,))
-        sql.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = 'changed'", (one,))
+        items, changed = [page for (page,) in sql.execute(pages)]
+        for name, page in (("sqlite_autoindex_items_1", changed), ("changed", items)):
+            sql.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = ?", (page, name))
         sql.commit()
     with pytest.raises(DataError, match=r"items\.db"), Index.open(tmp_path / "index") as index:
         index.get(model.rows[0].id)

@@ -16,14 +16,14 @@ from centerhash.model.model import HashModel
 from tests.index.naive import BITS, ListIndex, add, create, random_rows, same_rows
 
 
-def test_a_code_file_there_and_back(tmp_path: Path) -> None:
+def test_export_and_import_npz(tmp_path: Path) -> None:
     rows = [row for row in random_rows(60) if all(any(pair) for pair in row.scores.values())]
     with create(tmp_path / "one") as index, create(tmp_path / "two") as other:
         add(index, rows)
         index.hide(rows[3].id)
         assert index.export(tmp_path / "codes.npz", progress=False) == len(rows)
-        done = other.import_codes(tmp_path / "codes.npz")
-        assert (done.added, done.known) == (len(rows), 0)
+        result = other.import_codes(tmp_path / "codes.npz")
+        assert (result.added, result.known) == (len(rows), 0)
         assert other.import_codes(tmp_path / "codes.npz").known == len(rows)
         assert [item.id for item in other] == [row.id for row in rows]
         for item, row in zip(other, rows, strict=True):
@@ -35,7 +35,7 @@ def test_a_code_file_there_and_back(tmp_path: Path) -> None:
     assert codes.packed.tobytes() == b"".join(row.code for row in rows)
 
 
-def test_codes_of_other_programs(tmp_path: Path) -> None:
+def test_import_foreign_codes(tmp_path: Path) -> None:
     codes = np.random.default_rng(0).choice(np.array([-1, 1], np.int8), (9, 20))
     np.save(tmp_path / "signs.npy", codes[:5])
     np.save(tmp_path / "packed.npy", pack(codes[5:]))
@@ -54,7 +54,7 @@ def test_codes_of_other_programs(tmp_path: Path) -> None:
         assert index.verify() == []
 
 
-def test_shards_of_the_model(tmp_path: Path, toy_model: HashModel) -> None:
+def test_import_shards(tmp_path: Path, toy_model: HashModel) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
     for model in (toy_model.digest, "another"):
@@ -75,7 +75,7 @@ def test_shards_of_the_model(tmp_path: Path, toy_model: HashModel) -> None:
             assert [(item.id, *item.labels) for item in index][2:4] == [("02", "label 0"), ("10", "label 1")]
 
 
-def test_a_parquet_file(tmp_path: Path) -> None:
+def test_export_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = random_rows(30)
     with create(tmp_path / "index") as index:
@@ -93,7 +93,7 @@ def test_a_parquet_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\3\4 no archive"])
-def test_files_that_are_rejected(tmp_path: Path, content: bytes | None) -> None:
+def test_import_rejected_files(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "codes.npz").write_bytes(content)
     with Index.create(tmp_path / "index", bits=16) as index:

@@ -22,11 +22,11 @@ CODES = np.arange(12, dtype=np.uint8).reshape(6, 2)
 
 @pytest.fixture
 def index(tmp_path: Path) -> Any:
-    with Index.create(tmp_path / "index", bits=16, general_bits=24, attributes=ATTRIBUTES) as made:
-        yield made
+    with Index.create(tmp_path / "index", bits=16, general_bits=24, attributes=ATTRIBUTES) as created:
+        yield created
 
 
-def test_an_empty_index(index: Index) -> None:
+def test_create_empty_index(index: Index) -> None:
     assert (index.bits, index.general_bits, index.classes) == (16, 24, ())
     assert (index.attributes, index.read_only, bool(index)) == (ATTRIBUTES, False, True)
     assert (len(index), list(index), index.labels(), index.list()) == (0, [], {}, ([], 0))
@@ -36,7 +36,7 @@ def test_an_empty_index(index: Index) -> None:
     index.compact()
 
 
-def test_ids_are_numbers_by_default(index: Index) -> None:
+def test_add_default_ids(index: Index) -> None:
     assert index.add(codes=CODES[:2]).added == 2
     assert index.add(codes=CODES[2:4], ids=[7, "x"]).added == 2
     index.remove("7")
@@ -45,11 +45,11 @@ def test_ids_are_numbers_by_default(index: Index) -> None:
     assert index.ids(index.keys(["9", "x"])) == ["9", "x"]
 
 
-def test_known_ids_are_skipped_or_replaced(index: Index) -> None:
+def test_add_stored_ids(index: Index) -> None:
     index.add(codes=CODES[:2], ids=["a", "b"], labels=[["one"], ["two"]])
     before = index.keys(["a", "b"])
-    done = index.add(codes=CODES[3:5], ids=["b", "c"], labels=[["three"], ["four"]])
-    assert (done.added, done.known) == (1, 1)
+    result = index.add(codes=CODES[3:5], ids=["b", "c"], labels=[["three"], ["four"]])
+    assert (result.added, result.known) == (1, 1)
     assert index.get("b").labels == ("two",)
     index.add(codes=CODES[5:], ids=["b"], replace=True)
     assert index.get("b").code.tolist() == CODES[5].tolist()
@@ -60,7 +60,7 @@ def test_known_ids_are_skipped_or_replaced(index: Index) -> None:
         index.ids(before[1:])
 
 
-def test_missing_attributes_are_none(index: Index) -> None:
+def test_add_missing_attributes(index: Index) -> None:
     index.add(
         codes=CODES[:3],
         ids=["a", "b", "c"],
@@ -70,13 +70,13 @@ def test_missing_attributes_are_none(index: Index) -> None:
     values = [item.attributes for item in index]
     assert [value["price"] for value in values] == [1.0, None, None, None]
     assert [value["kind"] for value in values] == ["x", None, "", None]
-    found = {"price": (None, None), "kind": ""}
-    for name, wanted in found.items():
-        ids = {row.id for row in index.search(code=CODES[0], where={name: wanted})}
+    conditions = {"price": (None, None), "kind": ""}
+    for name, condition in conditions.items():
+        ids = {row.id for row in index.search(code=CODES[0], where={name: condition})}
         assert ids == {"price": {"a"}, "kind": {"c"}}[name]
 
 
-def test_results_carry_attributes_and_distances(index: Index) -> None:
+def test_search_results(index: Index) -> None:
     general = np.arange(18, dtype=np.uint8).reshape(6, 3)
     index.add(codes=CODES, general=general, attributes={"price": np.arange(6.0)}, labels=[["a"]] * 6)
     results = index.search(id="1", k=2)
@@ -114,9 +114,10 @@ def test_results_carry_attributes_and_distances(index: Index) -> None:
         ({"attributes": {"price": [1]}}, "price has 1"),
         ({"attributes": {"price": ["much"] * 6}}, "'price'"),
         ({"attributes": {"kind": [3] * 6}}, "'kind'"),
+        ({"attributes": {"price": [[1, 2]] * 6}}, "'price'"),
     ],
 )
-def test_items_that_are_rejected(index: Index, changes: dict[str, Any], named: str) -> None:
+def test_add_rejected_items(index: Index, changes: dict[str, Any], named: str) -> None:
     arguments = {"codes": CODES, "ids": list("abcdef"), **changes}
     with pytest.raises(InputError, match=named):
         index.add(**arguments)
@@ -151,7 +152,7 @@ def test_items_that_are_rejected(index: Index, changes: dict[str, Any], named: s
         ({"like": ["0"], "by": "semantic"}, "by"),
     ],
 )
-def test_searches_that_are_rejected(index: Index, query: dict[str, Any], named: str) -> None:
+def test_search_rejected_queries(index: Index, query: dict[str, Any], named: str) -> None:
     index.add(codes=CODES)
     with pytest.raises(InputError, match=named):
         index.search(**query)
@@ -171,20 +172,20 @@ def test_searches_that_are_rejected(index: Index, query: dict[str, Any], named: 
         (lambda index: index.export("out", "faiss"), "faiss"),
     ],
 )
-def test_other_calls_that_are_rejected(index: Index, call: Any, named: str) -> None:
+def test_rejected_calls(index: Index, call: Any, named: str) -> None:
     index.add(codes=CODES)
     with pytest.raises(InputError, match=named):
         call(index)
 
 
 @pytest.mark.parametrize("code", [[1] * 16, [True] * 16, np.full(2, 255, np.uint8), "ffff"])
-def test_all_forms_of_a_code(index: Index, code: Any) -> None:
+def test_search_forms_of_code(index: Index, code: Any) -> None:
     index.add(codes=np.array([[255, 254], [0, 0]], np.uint8))
     assert [row.distance for row in index.search(code=code)] == [1, 16]
     assert index.search(code={"semantic": code}, by="semantic")[0].distance == 1
 
 
-def test_codes_of_any_width(tmp_path: Path) -> None:
+def test_search_codes_of_21_bits(tmp_path: Path) -> None:
     codes = np.random.default_rng(0).choice([-1, 1], (40, 21)).astype(np.int8)
     with Index.create(tmp_path / "index", bits=21) as index:
         index.add(codes=pack(codes))
@@ -199,7 +200,7 @@ def test_codes_of_any_width(tmp_path: Path) -> None:
             index.add(codes=pack(codes), general=pack(codes))
 
 
-def test_near_pairs_name_keys(index: Index) -> None:
+def test_near_pairs_of_keys(index: Index) -> None:
     general = np.zeros((6, 3), np.uint8)
     general[:, 0] = [1, 1, 3, 255, 7, 0]  # the last has no general code
     index.add(codes=CODES, general=general, ids=list("abcdef"))
@@ -211,7 +212,7 @@ def test_near_pairs_name_keys(index: Index) -> None:
     assert named == [("a", "b", 0), ("a", "e", 2), ("b", "e", 2)]
 
 
-def test_among_takes_ids_or_keys(index: Index) -> None:
+def test_search_among(index: Index) -> None:
     index.add(codes=CODES, ids=list("abcdef"))
     index.remove("a")
     keys = index.keys(["c", "e"])
@@ -223,7 +224,7 @@ def test_among_takes_ids_or_keys(index: Index) -> None:
         assert index.count(among=among).total == len(expected)
 
 
-def test_a_transaction_is_one_commit(index: Index, tmp_path: Path) -> None:
+def test_transaction(index: Index, tmp_path: Path) -> None:
     with Index.open(index.folder, read_only=True) as reader:
         before = index.version
         with index.transaction() as sql:
@@ -252,7 +253,7 @@ def test_a_transaction_is_one_commit(index: Index, tmp_path: Path) -> None:
         assert {row.id for row in reader.search(code=CODES[0])} == set("cef")
 
 
-def test_an_inner_block_can_fail_alone(index: Index) -> None:
+def test_transaction_with_failed_block(index: Index) -> None:
     with index.transaction():
         index.add(codes=CODES[:1], ids=["a"])
         with suppress(KeyError), index.transaction():
@@ -264,12 +265,12 @@ def test_an_inner_block_can_fail_alone(index: Index) -> None:
     assert index.verify() == []
 
 
-def test_no_change_while_reading(index: Index) -> None:
+def test_add_while_reading(index: Index) -> None:
     with index.reading(), pytest.raises(InputError, match="reads"):
         index.add(codes=CODES)
 
 
-def test_read_only_refuses_changes(index: Index) -> None:
+def test_open_read_only(index: Index) -> None:
     index.add(codes=CODES)
     with Index.open(index.folder, read_only=True) as reader:
         for change in (
@@ -284,7 +285,7 @@ def test_read_only_refuses_changes(index: Index) -> None:
         assert len(reader.search(id="0")) == 5
 
 
-def test_a_closed_index_says_so(index: Index) -> None:
+def test_close(index: Index) -> None:
     index.add(codes=CODES)
     index.close()
     index.close()
@@ -294,7 +295,7 @@ def test_a_closed_index_says_so(index: Index) -> None:
             call()
 
 
-def test_backup_is_an_equal_index(tmp_path: Path) -> None:
+def test_backup(tmp_path: Path) -> None:
     model = ListIndex()
     with Index.create(tmp_path / "index", bits=16, general_bits=24, attributes=ATTRIBUTES) as index:
         rows = random_rows(50)
@@ -310,7 +311,7 @@ def test_backup_is_an_equal_index(tmp_path: Path) -> None:
         assert copy.verify() == []
 
 
-def test_compact_gives_space_back(tmp_path: Path) -> None:
+def test_compact(tmp_path: Path) -> None:
     with create(tmp_path / "index") as index:
         add(index, random_rows(9_000))
         keys = index.keys(["8999", "0001"])
@@ -339,13 +340,13 @@ def test_compact_gives_space_back(tmp_path: Path) -> None:
         ({"bits": 8, "attributes": {"a\n": float}}, "1 to"),
     ],
 )
-def test_indexes_that_are_not_created(tmp_path: Path, arguments: dict[str, Any], named: str) -> None:
+def test_create_rejected_arguments(tmp_path: Path, arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         Index.create(tmp_path / "index", **arguments)
     assert not (tmp_path / "index").exists()
 
 
-def test_folders_that_are_in_use(index: Index, tmp_path: Path) -> None:
+def test_create_in_used_folder(index: Index, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is an index already"):
         Index.create(index.folder, bits=8)
     (tmp_path / "full").mkdir()
@@ -354,7 +355,7 @@ def test_folders_that_are_in_use(index: Index, tmp_path: Path) -> None:
         Index.create(tmp_path / "full", bits=8)
 
 
-def test_folders_that_are_no_index(tmp_path: Path) -> None:
+def test_open_other_folder(tmp_path: Path) -> None:
     assert not is_index(tmp_path)
     for call in (Index.open, verify_index):
         with pytest.raises(DataError, match="no index"):
@@ -362,21 +363,21 @@ def test_folders_that_are_no_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["items.db", "items.db-wal", "items.db-shm", "items.db-journal", "model"])
-def test_links_are_not_followed(index: Index, tmp_path: Path, name: str) -> None:
+def test_open_links(index: Index, tmp_path: Path, name: str) -> None:
     index.close()
-    place, outside = index.folder / name, tmp_path / "outside"
-    if place.exists():
-        place.rename(outside)
+    path, outside = index.folder / name, tmp_path / "outside"
+    if path.exists():
+        path.rename(outside)
     else:
         outside.touch()
-    place.symlink_to(outside)
+    path.symlink_to(outside)
     before = outside.read_bytes()
     with pytest.raises(DataError, match=f"{name}.*link"):
         Index.open(index.folder)
     assert outside.read_bytes() == before
 
 
-def test_other_databases_are_named(tmp_path: Path) -> None:
+def test_open_other_database(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "items.db") as sql:
         sql.execute("CREATE TABLE facts (json TEXT, crc INTEGER)")
     sql.close()
@@ -388,11 +389,11 @@ def test_other_databases_are_named(tmp_path: Path) -> None:
         assert "items.db" in verify_index(tmp_path)[0]
 
 
-def test_a_read_only_medium() -> None:
+def test_open_read_only_medium() -> None:
     """A user who may only read the folder; in a process of its own, because root may write everywhere."""
-    with tempfile.TemporaryDirectory() as place:
-        Path(place).chmod(0o755)
-        folder = Path(place) / "index"
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary).chmod(0o755)
+        folder = Path(temporary) / "index"
         with Index.create(folder, bits=16) as index:
             index.add(codes=CODES)
             assert len(index.search(id="0")) == 5

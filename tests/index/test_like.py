@@ -1,4 +1,4 @@
-"""Search by examples: the weights of bits, their exact ranking, and what it is worth."""
+"""Search by examples: the weights of bits, their exact ranking, and the quality of results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from centerhash.codes import pack
 from centerhash.index import Index
 from centerhash.index.items import Meta
-from centerhash.index.like import ByExamples, example_weights
+from centerhash.index.like import ExampleRanking, example_weights
 from centerhash.index.store import View
 
 
@@ -22,7 +22,7 @@ def clusters(seed: int = 0, count: int = 600, bits: int = 48) -> tuple[np.ndarra
     return np.where(generator.random((count, bits)) < 0.2, -1, 1) * centers[family], family
 
 
-def test_weights_of_independent_bits() -> None:
+def test_example_weights() -> None:
     others = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.int8)  # mean 0, covariance I
     likes, unlikes = np.array([[1, 1], [1, -1]], np.int8), np.array([[1, -1]], np.int8)
     ridge = 1 + 0.5 + 20 / 2
@@ -31,8 +31,8 @@ def test_weights_of_independent_bits() -> None:
 
 
 @pytest.mark.parametrize("share", [None, 0.3])
-def test_rows_by_their_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: float | None) -> None:
-    monkeypatch.setattr("centerhash.index.like._BLOCK", 7)
+def test_example_ranking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: float | None) -> None:
+    monkeypatch.setattr("centerhash.index.like._ROWS_PER_BLOCK", 7)
     generator = np.random.default_rng(1)
     semantic, general = generator.choice([-1, 1], (90, 13)), generator.choice([-1, 1], (90, 20))
     weights = generator.integers(-2, 3, 33).astype(float)  # whole numbers tie
@@ -45,10 +45,10 @@ def test_rows_by_their_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s
     rows = [row for row in range(90) if allowed is None or allowed[row]]
     expected = sorted(rows, key=lambda row: (-scores[row], row))
     for k in (1, 10, 500):
-        assert ByExamples(weights, 13).first(view, k, allowed).tolist() == expected[:k]
+        assert ExampleRanking(weights, 13).top_rows(view, k, allowed).tolist() == expected[:k]
 
 
-def test_more_like_the_examples_come_first(tmp_path: Path) -> None:
+def test_search_like(tmp_path: Path) -> None:
     codes, family = clusters()
     with Index.create(tmp_path / "index", bits=16, general_bits=32) as index:
         index.add(codes=pack(codes[:, :16]), general=pack(codes[:, 16:]))
@@ -56,7 +56,7 @@ def test_more_like_the_examples_come_first(tmp_path: Path) -> None:
         results = index.search(like=examples, k=50)
         assert not {*examples} & {row.id for row in results}
         assert np.mean([family[int(row.id)] == 2 for row in results]) > 0.9
-        mixed = [str(np.flatnonzero(family == one)[9]) for one in (1, 2)]
+        mixed = [str(np.flatnonzero(family == center)[9]) for center in (1, 2)]
         unlike = [str(row) for row in np.flatnonzero(family == 1)[:4]]
         shares = [
             np.mean([family[int(row.id)] == 2 for row in index.search(like=mixed, unlike=never, k=60)])

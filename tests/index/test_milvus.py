@@ -29,7 +29,7 @@ IDS = ("'", '"', "\\", '" or id > "', "%25", "tab\t", "ü", "漢字", "😀", " 
 @pytest.mark.parametrize(
     "address", ["", "http://host:19530#x", "milvus:ftp://h#x", "milvus:http://h", "milvus:http://h#1x"]
 )
-def test_rejected_addresses(address: str) -> None:
+def test_open_rejected_addresses(address: str) -> None:
     with pytest.raises(ConfigError, match="milvus:http"):
         MilvusIndex.open(address)
 
@@ -59,9 +59,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def items() -> dict[str, Any]:
     """Items with few different codes, odd ids, labels and attributes, and missing values."""
     generator = np.random.default_rng(0)
-    some = generator.integers(0, 256, (5, 2), np.uint8)
+    distinct = generator.integers(0, 256, (5, 2), np.uint8)
     return {
-        "codes": some[generator.integers(5, size=len(IDS))],
+        "codes": distinct[generator.integers(5, size=len(IDS))],
         "ids": list(IDS),
         "labels": [[name for name in LABELS if generator.random() < 0.4] for _ in IDS],
         "attributes": {
@@ -103,13 +103,13 @@ QUERIES: list[dict[str, Any]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES, ids=str)
-def test_results_equal_the_local_index(pair: tuple[Index, MilvusIndex], query: dict[str, Any]) -> None:
+def test_search_equals_index(pair: tuple[Index, MilvusIndex], query: dict[str, Any]) -> None:
     local, remote = pair
     assert by_distance(remote, **query) == by_distance(local, **query)
 
 
 @pytest.mark.slow
-def test_items_come_back(pair: tuple[Index, MilvusIndex]) -> None:
+def test_search_returns_items(pair: tuple[Index, MilvusIndex]) -> None:
     local, remote = pair
     assert len(remote) == len(local) == len(IDS)
     for row in remote.search(code="0f0f", k=len(IDS)):
@@ -119,7 +119,7 @@ def test_items_come_back(pair: tuple[Index, MilvusIndex]) -> None:
 
 
 @pytest.mark.slow
-def test_known_ids(pair: tuple[Index, MilvusIndex]) -> None:
+def test_add_stored_ids(pair: tuple[Index, MilvusIndex]) -> None:
     _, remote = pair
     again = {**items(), "labels": [["cat"]] * len(IDS)}
     assert remote.add(**again).known == len(IDS)
@@ -139,7 +139,7 @@ def test_known_ids(pair: tuple[Index, MilvusIndex]) -> None:
         ({"labels": "cat"}, ConfigError, "model="),
     ],
 )
-def test_rejected_queries(
+def test_search_rejected_queries(
     pair: tuple[Index, MilvusIndex], query: dict[str, Any], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):
@@ -147,7 +147,7 @@ def test_rejected_queries(
 
 
 @pytest.mark.slow
-def test_embeddings_and_labels(server: str, toy_model: HashModel, tmp_path: Path) -> None:
+def test_search_embeddings_and_labels(server: str, toy_model: HashModel, tmp_path: Path) -> None:
     features: NDArray[np.float32] = separable(60)[0]
     address, ids = f"{server}#embeddings", list(map(str, range(60)))
     with (
@@ -169,7 +169,7 @@ def test_embeddings_and_labels(server: str, toy_model: HashModel, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_exported_index(pair: tuple[Index, MilvusIndex], server: str) -> None:
+def test_export_to_milvus(pair: tuple[Index, MilvusIndex], server: str) -> None:
     local, _ = pair
     finished = cli("index", "export", local.folder, f"{server}#exported")
     assert finished.code == 0, finished.err

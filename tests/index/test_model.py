@@ -17,11 +17,11 @@ from tests.toys import CLASSES, WIDTH, separable
 
 @pytest.fixture
 def index(toy_model: HashModel, tmp_path: Path) -> Iterator[Index]:
-    with Index.create(tmp_path / "index", toy_model) as made:
-        yield made
+    with Index.create(tmp_path / "index", toy_model) as created:
+        yield created
 
 
-def test_embeddings_are_encoded(index: Index, toy_model: HashModel) -> None:
+def test_add_embeddings(index: Index, toy_model: HashModel) -> None:
     features, _ = separable(50, seed=3)
     assert index.add(features, progress=False).added == 50
     items = list(index)
@@ -39,14 +39,14 @@ def test_embeddings_are_encoded(index: Index, toy_model: HashModel) -> None:
     assert {row.label for row in results.labels} == set(toy_model.label_names(features[7:8])[0])
 
 
-def test_given_labels_replace_predicted_ones(index: Index) -> None:
+def test_add_embeddings_with_labels(index: Index) -> None:
     features, _ = separable(4)
     index.add(features, labels=[["mine"], [], ["cat", "mine"], ["dog"]])
     assert [set(item.labels) for item in index] == [{"mine"}, set(), {"cat", "mine"}, {"dog"}]
     assert index.labels() == {"cat": 1, "dog": 1, "mine": 2}
 
 
-def test_labels_find_what_they_name(index: Index) -> None:
+def test_search_labels(index: Index) -> None:
     features, labels = separable(120, seed=5)
     index.add(features)
     for query in ("cat", ["cat"], {"cat": 1}):
@@ -59,7 +59,7 @@ def test_labels_find_what_they_name(index: Index) -> None:
         index.search(labels="cta")
 
 
-def test_examples_may_be_embeddings(index: Index) -> None:
+def test_search_like_embeddings(index: Index) -> None:
     features, labels = separable(120, seed=6)
     index.add(features)
     column = CLASSES.index("elk")
@@ -78,7 +78,7 @@ def test_examples_may_be_embeddings(index: Index) -> None:
         np.zeros(WIDTH),
     ],
 )
-def test_embeddings_that_are_rejected(index: Index, embeddings: np.ndarray) -> None:
+def test_add_rejected_embeddings(index: Index, embeddings: np.ndarray) -> None:
     with pytest.raises(InputError, match=r"features"):
         index.add(embeddings)
     if embeddings.ndim == 2:
@@ -88,7 +88,7 @@ def test_embeddings_that_are_rejected(index: Index, embeddings: np.ndarray) -> N
         index.search(np.zeros((2, WIDTH), np.float32))
 
 
-def test_opening_runs_no_network(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_without_model(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     features, _ = separable(9)
     index.add(features)
 
@@ -102,12 +102,12 @@ def test_opening_runs_no_network(index: Index, monkeypatch: pytest.MonkeyPatch) 
         assert reader.info()["method"] == "ics-softmax"
 
 
-def test_model_of_features(index: Index) -> None:
+def test_encoder_without_backbone(index: Index) -> None:
     with pytest.raises(ConfigError, match="backbone"):
         index.encoder()
 
 
-def test_a_damaged_model_is_named(index: Index, tmp_path: Path) -> None:
+def test_verify_damaged_model(index: Index, tmp_path: Path) -> None:
     features, _ = separable(9)
     index.add(features)
     assert index.backup(tmp_path / "copy", progress=False) == 9
@@ -126,7 +126,7 @@ def test_a_damaged_model_is_named(index: Index, tmp_path: Path) -> None:
         assert len(damaged.search(id="3")) == 8
 
 
-def test_the_built_in_model(tmp_path: Path) -> None:
+def test_create_with_built_in_model(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index") as index:
         assert (index.bits, index.general_bits, len(index.classes)) == (64, 128, 80)
         width = index.model.spec.features

@@ -23,7 +23,7 @@ def toy(seed: int, count: int = 40, views: int = 3) -> tuple[Packed, NDArray[np.
 
 
 @given(st.integers(0, 10**6), st.integers(0, 16))
-def test_pairs_of_codes(seed: int, radius: int) -> None:
+def test_code_pairs(seed: int, radius: int) -> None:
     general, _ = toy(seed)
     expected = {}
     for first in range(len(general)):
@@ -33,13 +33,13 @@ def test_pairs_of_codes(seed: int, radius: int) -> None:
                 expected[first, second] = bits
     pairs = code_pairs(general, radius)
     rows = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
-    found = dict(zip(rows, pairs.bits.tolist(), strict=True))
-    assert found == expected
-    assert list(found) == sorted(found)
+    actual = dict(zip(rows, pairs.bits.tolist(), strict=True))
+    assert actual == expected
+    assert list(actual) == sorted(actual)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 3]), st.integers(0, 32))
-def test_hits_of_views(seed: int, views: int, most: int) -> None:
+def test_view_hits(seed: int, views: int, most: int) -> None:
     _, hashes = toy(seed, views=views)
     expected = []
     for whole in range(len(hashes)):
@@ -51,23 +51,23 @@ def test_hits_of_views(seed: int, views: int, most: int) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 32))
-def test_pairs_without_numba(seed: int, most: int) -> None:
+def test_code_pairs_without_numba(seed: int, most: int) -> None:
     general, hashes = toy(seed, count=120)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_pairs, "_ROWS", 40)
+        patch.setattr(near_pairs, "_ROWS_PER_CALL", 40)
         expected = (*code_pairs(general, most), *view_hits(hashes, most))
         patch.setattr(near_pairs, "_TILE", (16, 32))
         patch.setattr(near_pairs, "find_spec", lambda name: None)
-        found = (*code_pairs(general, most), *view_hits(hashes, most))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+        actual = (*code_pairs(general, most), *view_hits(hashes, most))
+    for array, reference in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(array, reference)
+        assert array.dtype == reference.dtype
 
 
-def test_more_pairs_than_room() -> None:
+def test_code_pairs_beyond_first_call() -> None:
     general = np.zeros((1_300, 16), np.uint8)
     general[:, 0] = np.arange(1_300) % 2
     pairs = code_pairs(general, 0)
-    assert pairs.first.size == 2 * 650 * 649 // 2 > scan.ROOM
+    assert pairs.first.size == 2 * 650 * 649 // 2 > scan.PAIRS_PER_CALL_AT_FIRST
     assert (general[pairs.first] == general[pairs.second]).all()
     assert (pairs.first < pairs.second).all()

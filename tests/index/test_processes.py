@@ -1,4 +1,4 @@
-"""An index under real processes and threads: kills, a full disk, several writers, readers beside a writer."""
+"""An index under real processes and threads: kills, a full disk, several writers, readers next to a writer."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ import sys
 import numpy as np
 from centerhash.index import Index, store, writing
 
-store.CHUNK = writing.CHUNK = 64
+store.CHUNK_ROWS = writing.CHUNK_ROWS = 64
 index, batch = Index.open(sys.argv[1]), int(sys.argv[2])
 while True:
-    ids = [f"{batch}/{place}" for place in range(7)]
+    ids = [f"{batch}/{number}" for number in range(7)]
     codes = np.random.default_rng(batch).integers(0, 256, (7, 2), dtype=np.uint8)
     index.add(codes=codes, ids=ids, labels=[("dog", f"batch {batch}")] * 7)
     print(batch, flush=True)
     if batch % 5 == 4:
-        index.remove([f"{batch - 1}/{place}" for place in range(7)])
+        index.remove([f"{batch - 1}/{number}" for number in range(7)])
         print(-batch, flush=True)
     if batch % 20 == 19:
         index.compact()
@@ -64,7 +64,7 @@ print(stored + 1)
 
 @contextmanager
 def running(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a script, and make sure that it is gone afterwards."""
+    """Start a script, and kill it after the block."""
     words = [sys.executable, "-c", script, *map(str, arguments)]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=process_environment()
@@ -106,9 +106,9 @@ def kills(folder: Path, count: int, seed: int) -> int:
             labels = {"dog": len(index), **{f"batch {batch}": 7 for batch in batches}}
             assert index.labels() == dict(sorted(labels.items()))
             for item in index:
-                batch, place = map(int, item.id.split("/"))
+                batch, number = map(int, item.id.split("/"))
                 codes = np.random.default_rng(batch).integers(0, 256, (7, 2), dtype=np.uint8)
-                assert item.code.tolist() == codes[place].tolist()
+                assert item.code.tolist() == codes[number].tolist()
         assert batches - doubtful == expected - doubtful
         expected = batches
     return len(expected)
@@ -129,18 +129,18 @@ def full_disk(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_kills_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_chunks(monkeypatch, 64)
     assert kills(tmp_path / "index", 8, seed=5) > 20
 
 
 @pytest.mark.slow
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_add_on_full_disk(tmp_path: Path) -> None:
     full_disk(tmp_path / "index")
 
 
 @pytest.mark.slow
-def test_readers_beside_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_while_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_chunks(monkeypatch, 64)
     Index.create(tmp_path / "index", bits=16).close()
     with running(CHANGING, tmp_path / "index", 0) as process:
@@ -157,8 +157,8 @@ def test_readers_beside_another_process(tmp_path: Path, monkeypatch: pytest.Monk
         assert process.poll() is None
 
 
-def test_a_second_writer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "WAIT_SECONDS", 0.05)
+def test_add_by_two_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "WRITER_WAIT_SECONDS", 0.05)
     with Index.create(tmp_path / "index", bits=16) as first, Index.open(tmp_path / "index") as second:
         with first.transaction():
             first.add(codes=np.zeros((1, 2), np.uint8))
@@ -169,7 +169,7 @@ def test_a_second_writer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert [item.id for item in first] == ["0", "1"]
 
 
-def test_threads_share_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_chunks(monkeypatch, 16)
     failed, wrong, searched = list[Exception](), list[object](), [0, 0]
     done = threading.Event()
@@ -197,12 +197,12 @@ def test_threads_share_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         number, before = 0, [-1, -1]
         while not failed and (number < 120 or searched[0] < before[0] + 3 or searched[1] < before[1] + 3):
             before = [*searched] if number == 117 else before
-            ids = [str(number + one) for one in range(3)]
+            ids = [str(number + offset) for offset in range(3)]
             codes = np.array([divmod(int(id) % 65536, 256) for id in ids], np.uint8)
             index.add(codes=codes, ids=ids, labels=[[id] for id in ids])
             number += 3
             if number % 30 == 0:
-                index.remove([str(number - one) for one in range(25, 28)])
+                index.remove([str(number - offset) for offset in range(25, 28)])
                 index.compact()
         done.set()
         for thread in threads:

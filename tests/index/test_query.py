@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from centerhash.index import Index
 from centerhash.index import query as queries
 from centerhash.index.items import LEVELS, Facts, Item
 from centerhash.index.query import label_code, labels_of_code, read_labels
-from centerhash.index.ranking import ByBoth, ByGeneral, ByLabels, BySemantic
+from centerhash.index.ranking import GeneralRanking, LabelRanking, SemanticRanking
 from centerhash.model.loading import load
 from centerhash.model.model import HashModel
 from tests.toys import CLASSES
@@ -26,12 +27,9 @@ NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv", "black, whi
 
 
 @pytest.fixture(scope="module")
-def info(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Facts:
+def facts(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Facts:
     with Index.create(tmp_path_factory.mktemp("query") / "index", toy_model) as index:
         return index.facts
-
-
-# --- labels with weights
 
 
 @pytest.mark.parametrize(
@@ -55,10 +53,10 @@ def info(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Fact
         ({"tv": 1, "dog": 3}, {"tv": 0.25, "dog": 0.75}),
     ],
 )
-def test_labels_with_weights(text: Any, weights: dict[str, float]) -> None:
-    found = read_labels(text, NAMES)
-    assert list(found) == list(weights)
-    assert found == pytest.approx(weights)
+def test_read_labels(text: Any, weights: dict[str, float]) -> None:
+    weights_of_labels = read_labels(text, NAMES)
+    assert list(weights_of_labels) == list(weights)
+    assert weights_of_labels == pytest.approx(weights)
 
 
 @pytest.mark.parametrize(
@@ -82,15 +80,12 @@ def test_labels_with_weights(text: Any, weights: dict[str, float]) -> None:
         *((f"dog:{weight}", f"'dog'.*got {weight}") for weight in ("0.0", "-1.0", "nan", "inf")),
     ],
 )
-def test_labels_that_are_rejected(text: Any, named: str) -> None:
+def test_read_rejected_labels(text: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         read_labels(text, NAMES)
 
 
-# --- the code between centers
-
-
-def test_code_between_labels() -> None:
+def test_label_code() -> None:
     centers = hash_centers(10, 64)  # any two are 32 apart
     for row, center in enumerate(centers):
         assert np.array_equal(label_code(centers, np.eye(10)[row]), center)
@@ -102,7 +97,7 @@ def test_code_between_labels() -> None:
         assert sorted(weights)[:8] == [0] * 8  # the input stays as it is
 
 
-def test_bit_without_majority() -> None:
+def test_label_code_with_tie() -> None:
     centers = np.array([[1, 1, -1, -1], [1, -1, 1, -1]])
     assert label_code(centers, np.array([1, 1])).tolist() == [1, 1, 1, -1]
     # 0.1 + 0.2 - 0.3 is not 0 in floating point
@@ -123,7 +118,7 @@ weight_lists = st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(any)
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), numbers=weight_lists)
-def test_no_flip_is_nearer(seed: int, numbers: list[int]) -> None:
+def test_label_code_is_minimum(seed: int, numbers: list[int]) -> None:
     centers = np.random.default_rng(seed).choice([-1, 1], size=(3, 12))
     weights = np.array(numbers) / sum(numbers)
     code = label_code(centers, weights)
@@ -138,80 +133,80 @@ def test_no_flip_is_nearer(seed: int, numbers: list[int]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), share=st.integers(1, 19))
-def test_the_nearest_of_all_codes(seed: int, share: int) -> None:
+def test_label_code_between_two_centers(seed: int, share: int) -> None:
     centers = np.random.default_rng(seed).choice([-1, 1], size=(2, 8))
     weights = np.array([share, 20 - share]) / 20
     best = min(spread(centers, weights, np.array(code)) for code in itertools.product([-1, 1], repeat=8))
     assert spread(centers, weights, label_code(centers, weights)) == pytest.approx(best)
 
 
-# --- explanations and rankings
-
-
-def test_query_by_labels_explained(info: Facts) -> None:
-    query = queries.query_by_labels(info, {"cat": 1, "dog": 3})
+def test_query_by_labels(facts: Facts) -> None:
+    query = queries.query_by_labels(facts, {"cat": 1, "dog": 3})
     assert [(row.label, row.weight) for row in query.explained] == [("dog", 0.75), ("cat", 0.25)]
     for row in query.explained:
-        assert row.distance == (info.centers[CLASSES.index(row.label)] != query.code).sum()
+        assert row.distance == (facts.centers[CLASSES.index(row.label)] != query.code).sum()
         assert row.similarity == pytest.approx(1 - 2 * row.distance / 16)
 
 
-def test_stored_code_explained(info: Facts) -> None:
-    code = info.centers[CLASSES.index("elk")]
-    two = labels_of_code(info, code, ("elk", "fox", "no class"), {})
+def test_labels_of_code(facts: Facts) -> None:
+    code = facts.centers[CLASSES.index("elk")]
+    two = labels_of_code(facts, code, ("elk", "fox", "no class"), {})
     assert [row.label for row in two] == ["elk", "fox"]
     assert sum(row.weight for row in two) == pytest.approx(1, abs=1e-5)
-    shares = labels_of_code(info, code, ("elk", "fox"), {"elk": (255, 50), "fox": (9, 150)})
+    shares = labels_of_code(facts, code, ("elk", "fox"), {"elk": (255, 50), "fox": (9, 150)})
     assert [(row.label, row.weight) for row in shares] == [("fox", 0.75), ("elk", 0.25)]
     for unknown in (("no class",), ()):
-        assert [(row.label, row.distance) for row in labels_of_code(info, code, unknown, {})] == [("elk", 0)]
+        assert [(row.label, row.distance) for row in labels_of_code(facts, code, unknown, {})] == [("elk", 0)]
 
 
-def test_what_orders_the_results(info: Facts) -> None:
+def test_ranking_of_queries(facts: Facts) -> None:
     code, general = np.zeros(2, np.uint8), np.zeros(16, np.uint8)
-    info = replace(info, general_bits=128)
-    labels, plain = queries.query_by_labels(info, "cat"), queries.query_by_item(info, Item(0, "a", code))
-    both = queries.query_by_item(info, Item(1, "b", code, general))
-    for query, by, kind in (
-        (labels, None, ByLabels),
-        (labels, "both", ByLabels),
-        (labels, "semantic", BySemantic),
-        (plain, None, BySemantic),
-        (plain, "semantic", BySemantic),
-        (both, None, ByBoth),
-        (both, "both", ByBoth),
-        (both, "general", ByGeneral),
-        (both, "semantic", BySemantic),
+    facts = replace(facts, general_bits=128)
+    labels, plain = queries.query_by_labels(facts, "cat"), queries.query_by_item(facts, Item(0, "a", code))
+    both = queries.query_by_item(facts, Item(1, "b", code, general))
+    for query, by, ranking, uses_general in (
+        (labels, None, LabelRanking, False),
+        (labels, "both", LabelRanking, False),
+        (labels, "semantic", SemanticRanking, False),
+        (plain, None, SemanticRanking, False),
+        (plain, "semantic", SemanticRanking, False),
+        (both, None, SemanticRanking, True),
+        (both, "both", SemanticRanking, True),
+        (both, "general", GeneralRanking, True),
+        (both, "semantic", SemanticRanking, False),
     ):
-        assert type(query.ranking(info, by, 3, False)) is kind
-    assert isinstance(both.ranking(info, "general", 128, False), ByGeneral)  # of 128 bits, not of 16
-    assert type(both.ranking(replace(info, general_bits=None), None, 3, False)) is BySemantic
+        created = query.ranking(facts, by, 3, False)
+        assert (type(created), getattr(created, "general", None) is not None) == (ranking, uses_general)
+    # The limit is that of the 128 general bits, not of the 16 semantic ones.
+    assert isinstance(both.ranking(facts, "general", 128, False), GeneralRanking)
     for query, by, within in ((labels, "general", None), (plain, "both", None), (both, "both", 17)):
         with pytest.raises(InputError):
-            query.ranking(info, by, within, False)
-    with pytest.raises(ConfigError, match=info.method):
-        queries.query_by_labels(replace(info, hash_centers=None), "cat")
+            query.ranking(facts, by, within, False)
+    with pytest.raises(ConfigError, match=facts.method):
+        queries.query_by_labels(replace(facts, hash_centers=None), "cat")
 
 
-def test_facts_of_the_model(toy_model: HashModel, info: Facts) -> None:
-    assert (info.method, info.backbone, info.bits, info.classes) == ("ics-softmax", None, 16, CLASSES)
-    assert np.array_equal(info.centers, toy_model.centers.numpy())
-    again = Facts.from_json(info.to_json())
+def test_facts_of_model(toy_model: HashModel, facts: Facts) -> None:
+    assert (facts.method, facts.backbone, facts.bits, facts.classes) == ("ics-softmax", None, 16, CLASSES)
+    assert np.array_equal(facts.centers, toy_model.centers.numpy())
+    again = Facts.from_json(facts.to_json())
     for name in ("hash_centers", "directions"):
-        assert np.array_equal(getattr(again, name), getattr(info, name))
-    assert (again.label_threshold, again.method) == (info.label_threshold, info.method)
+        assert np.array_equal(getattr(again, name), getattr(facts, name))
+    assert (again.label_threshold, again.method) == (facts.label_threshold, facts.method)
 
 
-def test_largest_probabilities_are_stored() -> None:
-    probability = np.zeros((3, 12), np.float32)
+def test_label_scores_of_probable_classes() -> None:
+    probability, least = np.zeros((3, 12), np.float32), queries.MIN_SCORED_PROBABILITY / 2
     probability[0] = np.linspace(1, 0.5, 12)
-    probability[1, [3, 5]] = 0.9, queries.LEAST / 2
-    probability[2, 7] = queries.LEAST / 2
-    kept = [np.flatnonzero(row).tolist() for row in queries.kept_classes(probability)]
-    assert kept == [list(range(queries.KEPT)), [3], [7]]
+    probability[1, [3, 5]] = 0.9, least
+    probability[2, 7] = least
+    model: Any = Mock(has_probabilities=True, classes=range(12), weights=lambda _, scored: scored)
+    model.label_probabilities.return_value = probability
+    scores = queries.label_scores(model, probability, [(), (), ()])
+    assert list(map(list, scores or ())) == [list(range(queries.MAX_SCORED_CLASSES)), [3], [7]]
 
 
-def test_scores_of_carried_labels() -> None:
+def test_label_scores_of_carried_labels() -> None:
     model = load("coco")
     features = np.random.default_rng(0).random((2, model.spec.features)).astype(np.float32)
     probability = model.label_probabilities(features)

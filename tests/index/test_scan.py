@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from centerhash.codes import Packed
 from centerhash.index import ranking, scan
 from centerhash.index.items import Meta
-from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic, General
+from centerhash.index.ranking import GeneralCodes, GeneralRanking, SemanticRanking
 from centerhash.index.store import View
 
 
@@ -20,11 +20,11 @@ def random_codes(generator: np.random.Generator, count: int, bits: int, distinct
     return packed
 
 
-def apart(first: Packed, second: Packed) -> int:
+def distance(first: Packed, second: Packed) -> int:
     return (int.from_bytes(first.tobytes()) ^ int.from_bytes(second.tobytes())).bit_count()
 
 
-def test_distances_counted_by_hand() -> None:
+def test_nearest_by_hand() -> None:
     packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
     query = np.array([0b10000000], np.uint8)
     rows, copies = scan.nearest(packed, query, 2, None, 8, None)
@@ -32,7 +32,7 @@ def test_distances_counted_by_hand() -> None:
     assert rows.dtype == copies.dtype == np.int64
 
 
-def test_first_of_tied_items() -> None:
+def test_nearest_of_tied_items() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
     assert scan.nearest(packed, packed[1], 3, None, 8, None)[0].tolist() == [1, 0, 2]
 
@@ -50,7 +50,7 @@ def test_first_of_tied_items() -> None:
     general_bits=st.sampled_from([24, 64, 128]),
     threads=st.integers(1, 3),
 )
-def test_scan_agrees_with_loop(
+def test_nearest_equals_loop(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
     count: int,
@@ -63,9 +63,9 @@ def test_scan_agrees_with_loop(
     general_bits: int,
     threads: int,
 ) -> None:
-    monkeypatch.setattr(scan, "THREAD_BYTES", 1)
+    monkeypatch.setattr(scan, "BYTES_PER_THREAD", 1)
     monkeypatch.setattr(scan, "cpu_count", lambda: threads)
-    monkeypatch.setattr(scan, "SPARE", 8)  # so that what is stored is thinned out
+    monkeypatch.setattr(scan, "SPARE_ROWS_PER_THREAD", 8)  # so that what is stored is thinned out
     generator = np.random.default_rng(seed)
     codes, query = (
         random_codes(generator, count, bits, distinct),
@@ -77,26 +77,25 @@ def test_scan_agrees_with_loop(
     )
     has_general = generator.random(count) < 0.7
     allowed = None if share is None else generator.random(count) < share
-    half, copied, expected = general_bits // 2, general_bits // 6, []
+    half, copy_bits, expected = general_bits // 2, general_bits // 6, []
     for row in range(count):
-        far = apart(codes[row], query)
-        total = (
-            far if not both else 10 * far + (apart(general[row], general_query) if has_general[row] else half)
-        )
+        far = distance(codes[row], query)
+        general_distance = distance(general[row], general_query) if has_general[row] else half
+        total = 10 * far + general_distance if both else far
         if (allowed is None or allowed[row]) and (within is None or far <= within):
             expected.append((total, row))
     limit = 8 * codes.shape[1] if within is None else within
-    compared = General(general_query, general, has_general, copied) if both else None
-    found, copies = scan.nearest(codes, query, k, allowed, limit, compared)
-    assert found.tolist() == [row for _, row in sorted(expected)[:k]]
-    shown = [row for row in range(count) if has_general[row] and (allowed is None or allowed[row])]
-    near = sorted((far, row) for row in shown if (far := apart(general[row], general_query)) <= copied)
-    near = near if both else []
+    compared = GeneralCodes(general_query, general, has_general, copy_bits) if both else None
+    nearest, copies = scan.nearest(codes, query, k, allowed, limit, compared)
+    assert nearest.tolist() == [row for _, row in sorted(expected)[:k]]
+    rows = [row for row in range(count) if both and has_general[row] and (allowed is None or allowed[row])]
+    distances = [(distance(general[row], general_query), row) for row in rows]
+    near = sorted(pair for pair in distances if pair[0] <= copy_bits)
     assert copies.tolist() == [row for _, row in near[:k]]
 
 
 @pytest.mark.parametrize("share", [None, 0.01, 0.5])
-def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | None) -> None:
+def test_top_rows_with_and_without_numba(monkeypatch: pytest.MonkeyPatch, share: float | None) -> None:
     generator = np.random.default_rng(3)
     count = 5000
     arrays = {
@@ -107,15 +106,15 @@ def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | 
     columns = View(Meta(1, count, count), arrays)
     allowed = None if share is None else generator.random(count) < share
     queries = [
-        BySemantic(columns["semantic"][7]),
-        BySemantic(columns["semantic"][7], 9),
-        ByBoth(columns["semantic"][9], arrays["general"][3:5]),
-        ByBoth(columns["semantic"][9], arrays["general"][3:5], 20, copies=True),
-        ByGeneral(arrays["general"][3:5], copies=True),
+        SemanticRanking(columns["semantic"][7]),
+        SemanticRanking(columns["semantic"][7], within=9),
+        SemanticRanking(columns["semantic"][9], arrays["general"][3:5]),
+        SemanticRanking(columns["semantic"][9], arrays["general"][3:5], 20, copies=True),
+        GeneralRanking(arrays["general"][3:5], copies=True),
     ]
-    plain = [query.first(columns, 50, allowed).tolist() for query in queries]
+    plain = [query.top_rows(columns, 50, allowed).tolist() for query in queries]
     monkeypatch.setattr(ranking, "NUMPY_ROWS", 0)
     monkeypatch.setattr(ranking, "NUMPY_ROWS_AT_FIRST", 0)
-    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+    assert [query.top_rows(columns, 50, allowed).tolist() for query in queries] == plain
     monkeypatch.setattr(ranking, "find_spec", lambda name: None)  # without numba
-    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+    assert [query.top_rows(columns, 50, allowed).tolist() for query in queries] == plain

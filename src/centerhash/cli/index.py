@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from centerhash.index import Index, Item
+    from centerhash.index import Index
 
 index_app = typer.Typer(
     name="index",
@@ -23,7 +23,7 @@ index_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-_BY_COUNT = 10  # labels that `info` lists
+_MOST_FREQUENT_LABELS = 10
 IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_default=False)]
 ModelOption = Annotated[
     str | None, typer.Option(help="folder of a finished run, coco (the built-in model), or hf:owner/name")
@@ -44,9 +44,11 @@ def create(
     """
     from centerhash.index import Index
 
-    with Index.create(index, model, bits=bits) as made:
-        then = f"import {index} CODES" if bits else f"add {index} FEATURES"
-        console.output(f"an empty index of {made.bits}-bit codes in {index}  next: `centerhash index {then}`")
+    with Index.create(index, model, bits=bits) as opened:
+        step = f"import {index} CODES" if bits else f"add {index} FEATURES"
+        console.output(
+            f"an empty index of {opened.bits}-bit codes in {index}  next: `centerhash index {step}`"
+        )
 
 
 @index_app.command()
@@ -68,28 +70,28 @@ def add(
     """
     from centerhash.index import Index, is_index
 
-    table = _embeddings(features)
-    names = None if ids is None else _lines(ids)
-    labels = None if item_labels is None else [_cell(line) for line in _lines(item_labels)]
-    is_known = is_index(index)
-    if not is_known and model is None:
+    embeddings = _read_embeddings(features)
+    id_list = None if ids is None else _read_lines(ids)
+    labels = None if item_labels is None else [_split_labels(line) for line in _read_lines(item_labels)]
+    exists = is_index(index)
+    if not exists and model is None:
         raise ConfigError(
             f"there is no index in '{index}': name the run that made the features with --model."
         )
     _refuse_photos(index, "add")
     with (
-        Index.open(index) if is_known else Index.create(index, model) as opened,
+        Index.open(index) if exists else Index.create(index, model) as opened,
         console.progress() as report,
     ):
         check_model(opened, model)
-        done = opened.add(table, ids=names, labels=labels, replace=replace, progress=report)
+        result = opened.add(embeddings, ids=id_list, labels=labels, replace=replace, progress=report)
         count = len(opened)
-    added = f"{console.counted(done.added, 'item')} added, {done.known:,} already known"
+    added = f"{console.counted(result.added, 'item')} added, {result.known:,} already known"
     console.output(f"{added}; {console.counted(count, 'item')} in {index}")
 
 
 def check_model(index: Index, model: str | None) -> None:
-    """Raise ConfigError if another model is named than the one of the index."""
+    """Raise ConfigError if a model is passed that is not the one of the index."""
     from centerhash.model.loading import load
 
     if model is not None and load(model).digest != index.model.digest:
@@ -138,13 +140,13 @@ def search(
         raise ConfigError("search by one of --features, --id, --code, --labels, --like.")
     query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
     with _open(index, read_only=True) as opened:
-        rows: list[Any] = [None] if features is None else list(_embeddings(features))
-        found = [opened.search(row, k=k, **query) for row in rows]
+        embeddings: list[Any] = [None] if features is None else list(_read_embeddings(features))
+        batch = [opened.search(embedding, k=k, **query) for embedding in embeddings]
     if as_json:
-        answers = [results.to_dict() for results in found]
-        console.print_json(answers[0] if len(answers) == 1 else answers)
+        values = [results.to_dict() for results in batch]
+        console.print_json(values[0] if len(values) == 1 else values)
         return
-    for results in found:
+    for results in batch:
         console.show_query(results.labels)
         console.show_results(results, {})
 
@@ -172,18 +174,19 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
     from centerhash.index import Index
     from centerhash.photos import PhotoIndex, is_photo_index
 
-    kind: Any = PhotoIndex if is_photo_index(index) else Index
-    with kind.open(index, read_only=True) as opened:
+    index_class: Any = PhotoIndex if is_photo_index(index) else Index
+    with index_class.open(index, read_only=True) as opened:
         facts = opened.info()
     if as_json:
         console.print_json(facts)
         return
     labels = facts.pop("labels")
     rows = [(name, f"{value:,}" if type(value) is int else str(value)) for name, value in facts.items()]
-    most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
-    more = f", and {len(most) - _BY_COUNT:,} more" if len(most) > _BY_COUNT else ""
-    shown = ", ".join(f"{name} {count:,}" for name, count in most[:_BY_COUNT]) + more or "none"
-    console.table(str(index), ("", ""), [*rows, ("labels", shown)])
+    ordered = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
+    counts = [f"{name} {count:,}" for name, count in ordered[:_MOST_FREQUENT_LABELS]]
+    if len(ordered) > len(counts):
+        counts.append(f"and {len(ordered) - len(counts):,} more")
+    console.table(str(index), ("", ""), [*rows, ("labels", ", ".join(counts) or "none")])
 
 
 @index_app.command("list")
@@ -202,16 +205,15 @@ def list_(
     with _open(index, read_only=True) as opened:
         items, total = opened.list(skip, k, **passed(having=having, without=without))
     if as_json:
-        facts = ({"id": one.id, "labels": one.labels, "attributes": one.attributes} for one in items)
-        console.print_json({"items": list(facts), "total": total})
+        values = [{"id": item.id, "labels": item.labels, "attributes": item.attributes} for item in items]
+        console.print_json({"items": values, "total": total})
         return
-    lines = [(one.id, ", ".join(one.labels), _attributes(one)) for one in items]
+    rows = []
+    for item in items:
+        attributes = ", ".join(f"{name} {value}" for name, value in item.attributes.items())
+        rows.append((item.id, ", ".join(item.labels), attributes))
     title = f"{len(items):,} of {console.counted(total, 'item')}, the last added first"
-    console.table(title, ("id", "labels", "attributes"), lines)
-
-
-def _attributes(item: Item) -> str:
-    return ", ".join(f"{name} {value}" for name, value in item.attributes.items())
+    console.table(title, ("id", "labels", "attributes"), rows)
 
 
 @index_app.command()
@@ -269,8 +271,8 @@ def import_(
     """
     _refuse_photos(index, "add")
     with _open(index) as opened:
-        done, count = opened.import_codes(codes), len(opened)
-    added = f"{console.counted(done.added, 'code')} added, {done.known:,} already known"
+        result, count = opened.import_codes(codes), len(opened)
+    added = f"{console.counted(result.added, 'code')} added, {result.known:,} already known"
     console.output(f"{added}; {console.counted(count, 'item')} in {index}")
 
 
@@ -301,27 +303,27 @@ def _refuse_photos(index: Path, command: str) -> None:
         raise ConfigError(f"'{index}' is an index of photos: use `centerhash photos {command} {index}`.")
 
 
-def _embeddings(path: Path) -> NDArray[np.generic]:
+def _read_embeddings(path: Path) -> NDArray[np.generic]:
     """Open the embeddings (N, D) of a .npy file, without reading them into memory."""
     import numpy as np
 
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
             f"cannot read the embeddings '{path}': {getattr(error, 'strerror', None) or error}."
         ) from None
-    if not isinstance(table, np.ndarray):
+    if not isinstance(embeddings, np.ndarray):
         raise DataError(f"'{path}' holds several arrays: embeddings (N, D) are one array in a .npy file.")
-    return np.atleast_2d(table)
+    return np.atleast_2d(embeddings)
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
 
 
-def _cell(line: str) -> list[str]:
+def _split_labels(line: str) -> list[str]:
     return [name.strip() for name in line.split("|") if name.strip()]

@@ -1,4 +1,4 @@
-"""Import and export: code files and folders of shards into an index, and all items of an index for other programs.
+"""Import of code files and shards into an index, and export of all its items for other programs.
 
     npz         one code file, which `import_codes` and `centerhash evaluate` read, with general codes and label scores
     parquet     one file: id, code (ceil(K/8) bytes), labels (list of text), and a column per attribute
@@ -23,22 +23,20 @@ from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
-from centerhash.index.items import AddResult, Item, LabelScores
+from centerhash.index.items import AddResult, Item
 from centerhash.index.query import named_scores
 
 if TYPE_CHECKING:
-    from centerhash.encoding.code_files import CodeFile
     from centerhash.index.index import Index
 
 FORMATS = ("npz", "parquet")
-# Items between two steps of the bar, and of a row group.
-_ROWS = 10_000
+_ITEMS_PER_PAGE = 10_000
 
 
 def import_codes(index: Index, path: Path) -> AddResult:
     """Add the codes of a file or of a folder of shards that `centerhash encode` or `export_items` wrote.
 
-    Names become ids; known ones are skipped. Codes without names are named by the file and their row: codes-0, codes-1
+    Names become ids; codes of stored ids are skipped. Without names, ids consist of file name and row: codes-0, codes-1
     ... A crash loses at most the commit in progress, and the same call resumes.
     """
     if not path.is_dir():
@@ -49,12 +47,13 @@ def import_codes(index: Index, path: Path) -> AddResult:
         raise DataError(
             f"the shards in '{path}' are of another model than the index's: encode by the run that the index was made of."
         )
-    added, known = 0, 0
+    added = known = 0
     for ids, packed, labels in read_shards(path):
-        row_of = {id: row for row, id in enumerate(ids)}  # of equal ids the last one counts
+        # Of equal ids, the last row is added.
+        row_of = {id: row for row, id in enumerate(ids)}
         rows = list(row_of.values())
-        done = index.add(codes=packed[rows], ids=list(row_of), labels=[labels[row] for row in rows])
-        added, known = added + done.added, known + done.known
+        result = index.add(codes=packed[rows], ids=list(row_of), labels=[labels[row] for row in rows])
+        added, known = added + result.added, known + result.known
     return AddResult(added, known)
 
 
@@ -62,28 +61,20 @@ def _add_file(index: Index, path: Path) -> AddResult:
     from centerhash.encoding.code_files import read_codes
 
     codes = read_codes(path, index.bits)
-    names = codes.names or [f"{path.stem}-{row}" for row in range(len(codes.packed))]
+    classes, scores = codes.classes or index.classes, None
+    if codes.probabilities is not None and codes.shares is not None:
+        expected = (len(codes.packed), len(classes))
+        if not codes.probabilities.shape == codes.shares.shape == expected:
+            raise DataError(f"'{path}': probabilities and shares must be of shape {expected}.")
+        levels = np.stack([codes.probabilities, codes.shares], axis=2)
+        scores = named_scores(classes, levels, np.asarray(levels.any(axis=2)))
     try:
-        return index.add(
-            codes=codes.packed,
-            general=None if index.general_bits is None else codes.general,
-            ids=names,
-            labels=codes.label_names(index.classes),
-            scores=_scores(codes, codes.classes or index.classes),
-        )
+        labels = codes.label_names(index.classes)
     except DataError as error:
         raise DataError(f"'{path}': {error}") from None
-
-
-def _scores(codes: CodeFile, classes: Sequence[str]) -> list[LabelScores] | None:
-    """Return probabilities and shares of every item of a code file."""
-    if codes.probabilities is None or codes.shares is None:
-        return None
-    expected = (len(codes.packed), len(classes))
-    if not codes.probabilities.shape == codes.shares.shape == expected:
-        raise DataError(f"probabilities and shares must be of shape {expected}.")
-    both = np.stack([codes.probabilities, codes.shares], axis=2)
-    return named_scores(classes, both, np.asarray(both.any(axis=2)))
+    ids = codes.names or [f"{path.stem}-{row}" for row in range(len(codes.packed))]
+    general = None if index.general_bits is None else codes.general
+    return index.add(codes=codes.packed, general=general, ids=ids, labels=labels, scores=scores)
 
 
 def export_items(index: Index, out: Path, to: str, report: Progress) -> int:
@@ -97,10 +88,10 @@ def export_items(index: Index, out: Path, to: str, report: Progress) -> int:
 
 
 def _pages(index: Index, report: Progress) -> Generator[list[Item], None, None]:
-    """Yield all items of one commit, some at a time."""
+    """Yield all items of one commit, page by page."""
     done, items = 0, index.items()
     with index.reading():
-        while page := list(islice(items, _ROWS)):
+        while page := list(islice(items, _ITEMS_PER_PAGE)):
             yield page
             done += len(page)
             report("items", done, max(done, len(index)))
@@ -110,26 +101,24 @@ def export_to_milvus(index: Index, address: str, report: Progress) -> int:
     """Write codes, labels and attributes of all items to a new collection, and return how many there are."""
     from centerhash.index.milvus import MilvusIndex
 
-    model = None if index.facts.method is None else index.model
-    bits = index.bits if model is None else None
-    done = 0
-    remote = MilvusIndex.create(address, model, bits=bits, attributes=index.attributes)
+    model, count = None if index.facts.method is None else index.model, 0
+    remote = MilvusIndex.create(address, model, bits=index.bits, attributes=index.attributes)
     with remote, closing(_pages(index, report)) as pages:
         for page in pages:
             attributes = {name: [item.attributes[name] for item in page] for name in index.attributes}
             columns: Any = {"ids": [item.id for item in page], "labels": [item.labels for item in page]}
             remote.add(codes=np.stack([item.code for item in page]), attributes=attributes, **columns)
-            done += len(page)
-    return done
+            count += len(page)
+    return count
 
 
 def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> int:
-    """Write items as a code file. Columns of `labels` are the model's classes, then other labels, sorted."""
+    """Write items as a code file, with labels by the classes of the model, then by other labels, sorted."""
     from centerhash.encoding.code_files import CodeFile, write_codes
 
-    used = {name for item in items for name in (*item.labels, *item.scores)}
-    classes = (*index.classes, *sorted(used.difference(index.classes)))
-    column = {name: place for place, name in enumerate(classes)}
+    stored = {name for item in items for name in (*item.labels, *item.scores)}
+    classes = (*index.classes, *sorted(stored.difference(index.classes)))
+    column = {name: number for number, name in enumerate(classes)}
     labels = np.zeros((len(items), len(classes)), np.bool_)
     scores = np.zeros((2, len(items), len(classes)), np.uint8)
     general = np.zeros((len(items), packed_width(index.general_bits or 1)), np.uint8)
@@ -139,10 +128,10 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> int:
         general[row] = 0 if item.general is None else item.general
         for name, pair in item.scores.items():
             scores[:, row, column[name]] = pair
-    optional = {"general": general, "probabilities": scores[0], "shares": scores[1]}
-    given: dict[str, Any] = {name: values for name, values in optional.items() if values.any()}
-    names = [item.id for item in items]
-    write_codes(path, CodeFile(index.bits, packed, names=names, labels=labels, classes=classes, **given))
+    arrays = {"general": general, "probabilities": scores[0], "shares": scores[1]}
+    optional: dict[str, Any] = {name: values for name, values in arrays.items() if values.any()}
+    ids = [item.id for item in items]
+    write_codes(path, CodeFile(index.bits, packed, names=ids, labels=labels, classes=classes, **optional))
     return len(items)
 
 
@@ -157,12 +146,11 @@ def _write_parquet(index: Index, file: Path, pages: Iterator[list[Item]]) -> int
         packed = np.frombuffer(b"".join(item.code.tobytes() for item in page), np.uint8)
         facts = {"bits": str(index.bits), "centerhash": __version__}
         ids, labels = [item.id for item in page], [item.labels for item in page]
-        made = as_table(ids, packed.reshape(-1, packed_width(index.bits)), labels, facts)
+        columns = as_table(ids, packed.reshape(-1, packed_width(index.bits)), labels, facts)
         for name, kind in index.attributes.items():
-            made = made.append_column(
-                name, pyarrow.array([item.attributes[name] for item in page], types[kind])
-            )
-        return made
+            values = [item.attributes[name] for item in page]
+            columns = columns.append_column(name, pyarrow.array(values, types[kind]))
+        return columns
 
     with atomic(file) as stream, parquet.ParquetWriter(stream, table([]).schema) as writer:
         for page in pages:

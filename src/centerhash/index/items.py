@@ -1,4 +1,4 @@
-"""Items of an index: what one is, the filter that selects some, what is stored of all, and checks of callers' values."""
+"""Items, filters and results of an index, the facts that it stores once, and checks of the values that callers pass."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.rendering import RowSequence, to_frame
 from centerhash.model.base import LabelMatch
 
-# Probability and area share of labels, in 255ths.
+# A label maps to its probability and its area share, in 255ths.
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]
-# Of an attribute.
-Value: TypeAlias = float | str | None
-# Inclusive bounds of a number, or the texts that match.
-Where: TypeAlias = tuple[float, float] | tuple[str, ...]
+AttributeValue: TypeAlias = float | str | None
+# A number is filtered by inclusive bounds, a text by the texts that match.
+Condition: TypeAlias = tuple[float, float] | tuple[str, ...]
 Keys: TypeAlias = NDArray[np.int64]
 
-# Of the database.
-FORMAT = 5
+DATABASE_FORMAT = 5
 # A probability or share is stored in one byte.
 LEVELS = 255
-# Bytes in UTF-8 of an id, and of a label or a text attribute.
+# Both count bytes of UTF-8; labels and text attributes are texts.
 MAX_ID_BYTES, MAX_TEXT_BYTES = 512, 1 << 15
 
 
@@ -35,8 +33,8 @@ MAX_ID_BYTES, MAX_TEXT_BYTES = 512, 1 << 15
 class Item:
     """One stored item: packed code (ceil(K/8),), general code (ceil(V/8),), labels, label scores and attributes.
 
-    `labels` are those that it carries, in the order in which the index first stored them. `scores` also has labels that
-    it does not carry; it is empty for an item without scores. An attribute without a value is None.
+    `labels` are those that it carries, in the order in which the index first stored them. `scores` also contains labels
+    that it does not carry; it is empty for an item without scores. An attribute without a value is None.
     """
 
     key: int
@@ -45,13 +43,13 @@ class Item:
     general: Packed | None = None
     labels: tuple[str, ...] = ()
     scores: LabelScores = field(default_factory=dict)
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     hidden: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How many items pass a filter, how many of them carry each label, by name, and their keys in ascending order."""
+    """The number of items that pass a filter, the number of those that carry each label, and their ascending keys."""
 
     total: int
     labels: dict[str, int]
@@ -60,24 +58,21 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """Restrict items to those with all labels of `having`, none of `without`, and attributes in `where`.
+    """Select items with all labels of `having`, none of `without`, attributes in `where`, and keys `among` these.
 
     An item has a label that it carries, or whose probability is at least `model.base.FILTER_FROM`. A missing attribute
-    never matches. `among` are keys of items.
+    never matches.
     """
 
     having: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    where: Mapping[str, Where] = field(default_factory=dict)
+    where: Mapping[str, Condition] = field(default_factory=dict)
     among: Keys | None = None
-
-
-# --- results
 
 
 @dataclass(frozen=True)
 class AddResult:
-    """Counts of one `add`: new items, and items whose id was stored already."""
+    """Counts of one `add`: new items, and items whose ids were stored before."""
 
     added: int
     known: int
@@ -87,27 +82,32 @@ class AddResult:
 class Result:
     """One result of a search.
 
-    `general` is the distance of the general codes; None if the query or the item has none. `probability` and `share` are
-    those of the labels of the query, otherwise of the labels that the item carries; None if none are stored.
+    `distance` and `general` are the Hamming distances of the semantic and of the general codes; `general` is None if the
+    query or the item has no general code. `probability` and `share` are those of the labels of the query, otherwise of
+    the labels that the item carries; None if the item has no scores.
     """
 
     id: str
     key: int
-    distance: int  # of the semantic codes
+    distance: int
     general: int | None = None
     labels: tuple[str, ...] = ()
     probability: Mapping[str, float] | None = None
     share: Mapping[str, float] | None = None
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its fields."""
-        # dataclasses.asdict takes ten times as long
+        """Return the fields as a dict."""
+        # `dataclasses.asdict` takes ten times as long.
         return {**vars(self), "labels": list(self.labels), "attributes": dict(self.attributes)}
 
 
 class Results(RowSequence[Result]):
     """The results of a search, best first.
+
+        results = index.search(id="a.jpg", k=10)
+        print(results[0].id, results[0].distance)
+        table = results.to_pandas()
 
     `labels` explain the query if the model has centers. `code` (K,) is the semantic code of the query, and `size` the
     number of items in the index.
@@ -135,47 +135,47 @@ class Results(RowSequence[Result]):
         return f"Results({len(self):,} of {self.size:,} items{nearest})"
 
 
-# --- what is stored of all
-
-
 class Meta(NamedTuple):
-    """The one row of the table `meta`."""
+    """The row of the table `meta`."""
 
     version: int = -1  # number of commits
-    rows: int = 0  # with those of removed items
+    rows: int = 0  # including removed items
     items: int = 0
     hidden: int = 0
-    texts: int = 0  # in the table of texts
+    texts: int = 0  # rows of the table
     next_key: int = 0
-    next_number: int = 0  # the id of the next item that is added without one
+    next_number: int = 0  # the next default id
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What is true of an index for good: the widths of its codes, its attributes, and what queries need of its model."""
+    """The facts of an index that never change: widths of codes, attributes, and the part of its model for queries.
+
+    A label is predicted if the cosine of the logits to its center in `directions` is at least `label_threshold`.
+    """
 
     bits: int
     general_bits: int | None = None
-    attributes: Mapping[str, type] = field(default_factory=dict)  # float or str by name
-    method: str | None = None  # None for an index without a model
+    attributes: Mapping[str, type] = field(default_factory=dict)  # float or str
+    method: str | None = None  # None without a model
     backbone: str | None = None
     classes: tuple[str, ...] = ()
-    label_threshold: float = 0.0  # cosine to a center from which its label is predicted
-    hash_centers: Codes | None = None  # (C, K); None for a method without centers
-    directions: NDArray[np.float32] | None = None  # (C, K), what logits are compared with
-    format: int = FORMAT
+    label_threshold: float = 0.0
+    hash_centers: Codes | None = None  # (C, K)
+    directions: NDArray[np.float32] | None = None  # (C, K)
+    format: int = DATABASE_FORMAT
 
     def to_json(self) -> str:
-        """Return all as JSON, with the names of types and the bytes of arrays in hex digits."""
+        """Return the facts as JSON, with the names of types and the bytes of arrays in hex digits."""
         types = {name: kind.__name__ for name, kind in self.attributes.items()}
         facts = {**vars(self), "attributes": types}
         return json.dumps(facts, default=lambda array: array.tobytes().hex())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` returned; DataError for another format."""
+        """Read the JSON of `to_json`; DataError for another format."""
         facts = json.loads(text)
-        if facts["format"] != FORMAT:
+        if facts["format"] != DATABASE_FORMAT:
             raise DataError("the index is of another version of centerhash: create it again.")
         for name, dtype in (("hash_centers", "i1"), ("directions", "<f4")):
             if facts[name] is not None:
@@ -185,9 +185,9 @@ class Facts:
 
     @property
     def centers(self) -> Codes:
-        """The hash centers (C, K); ConfigError for a method without."""
+        """The hash centers (C, K); ConfigError for a method without centers."""
         if self.method is None:
-            raise no_model("search by an id, a code or examples")
+            raise ConfigError("this index has no model, only codes: search by an id, a code or examples.")
         if self.hash_centers is None:
             raise ConfigError(
                 f"a model of method '{self.method}' has no hash centers, so it does not support label queries and "
@@ -197,20 +197,13 @@ class Facts:
 
     @property
     def columns(self) -> dict[str, np.dtype[Any]]:
-        """The types of all columns of fixed width. Texts are their number + 1, and 0 is a missing one."""
+        """The types of all columns of fixed width. A text is stored as its number + 1, a missing one as 0."""
         codes = {"semantic": self.bits, "general": self.general_bits}
         types: dict[str, Any] = {name: ("u1", (packed_width(bits),)) for name, bits in codes.items() if bits}
         types |= {"key": "<u4", "flags": "u1"}
-        types |= {
-            attribute_column(name): "<f8" if kind is float else "<u4"
-            for name, kind in self.attributes.items()
-        }
+        for name, kind in self.attributes.items():
+            types[attribute_column(name)] = "<f8" if kind is float else "<u4"
         return {name: np.dtype(kind) for name, kind in types.items()}
-
-
-def no_model(instead: str) -> ConfigError:
-    """Return the error of an index without a model."""
-    return ConfigError(f"this index has no model, only codes: {instead}.")
 
 
 def attribute_column(name: str) -> str:
@@ -218,11 +211,11 @@ def attribute_column(name: str) -> str:
     return f"attribute {name}"
 
 
-# --- checks of what callers pass
+# --- checks of values that callers pass
 
 
 def _is_text(text: object, least: int, most: int) -> bool:
-    """Return whether this is a text of so many bytes of UTF-8."""
+    """Return whether a value is a text of `least` to `most` bytes of UTF-8."""
     try:
         return isinstance(text, str) and least <= len(text.encode()) <= most
     except UnicodeEncodeError:
@@ -230,24 +223,20 @@ def _is_text(text: object, least: int, most: int) -> bool:
 
 
 def is_id(id: object) -> bool:
-    """Return whether this can be an id."""
+    """Return whether a value can be an id."""
     return _is_text(id, 1, MAX_ID_BYTES)
 
 
 def check_ids(ids: Iterable[object]) -> list[str]:
-    """Return ids as strings (numbers are converted), or raise InputError for what cannot be one."""
+    """Return ids as strings, also those that are numbers; InputError for other values."""
     if isinstance(ids, str):
         raise InputError(f"ids are a list, got the text {ids!r:.80}: put it into a list.")
-    checked = []
-    for id in ids:
-        if isinstance(id, int | np.integer) and not isinstance(id, bool):
-            id = str(id)
+    texts = [str(id) if isinstance(id, int | np.integer) and not isinstance(id, bool) else id for id in ids]
+    for id in texts:
         if not is_id(id):
-            raise InputError(
-                f"an id is a number or a text of 1 to {MAX_ID_BYTES} bytes of UTF-8, got {id!r:.80}."
-            )
-        checked.append(str(id))
-    return checked
+            expected = f"a number or a text of 1 to {MAX_ID_BYTES} bytes of UTF-8"
+            raise InputError(f"an id is {expected}, got {id!r:.80}.")
+    return [str(id) for id in texts]
 
 
 def check_labels(labels: Iterable[str]) -> tuple[str, ...]:
@@ -276,22 +265,22 @@ def check_scores(scores: LabelScores) -> LabelScores:
 
 
 def check_attributes(
-    declared: Mapping[str, type], columns: Mapping[str, Iterable[Value]], count: int
+    declared: Mapping[str, type], attributes: Mapping[str, Iterable[AttributeValue]], count: int
 ) -> dict[str, NDArray[Any]]:
-    """Return a column for each declared attribute: numbers with NaN for missing ones, or texts and None as objects."""
-    unknown = next((name for name in columns if name not in declared), None)
+    """Return the column of each declared attribute: numbers with NaN for missing ones, or texts and None as objects."""
+    unknown = next((name for name in attributes if name not in declared), None)
     if unknown is not None:
         raise InputError(
             f"this index has no attribute '{unknown}', but {', '.join(declared) or 'none'}: attributes are declared when "
             "an index is created."
         )
-    checked: dict[str, NDArray[Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     for name, kind in declared.items():
-        values = list(columns.get(name, [None] * count))
+        values = list(attributes.get(name, [None] * count))
         if kind is str:
             values = [value if value is None else check_text(value, f"'{name}'") for value in values]
         try:
-            checked[name] = np.array(values, object if kind is str else np.float64)
+            columns[attribute_column(name)] = np.fromiter(values, object if kind is str else np.float64)
         except (TypeError, ValueError):
             raise InputError(f"the attribute '{name}' is a number or None for each item.") from None
-    return checked
+    return columns

@@ -1,12 +1,4 @@
-"""Codes, labels and attributes in Milvus, a server or a cluster, for more than one machine.
-
-    with MilvusIndex.create("milvus:http://127.0.0.1:19530#shop", model, attributes={"price": float}) as index:
-        index.add(embeddings, ids=ids, labels=labels, attributes={"price": prices})
-        index.search(embedding, k=10, having="shoe", where={"price": (0, 50)})
-
-The collection has the semantic codes under a BIN_FLAT index, so results are exact; items at the same distance come in any
-order. Milvus does not enforce unique ids: `add` looks first, so let one process add at a time.
-"""
+"""Codes, labels and attributes in Milvus, a server or a cluster, for more than one machine."""
 
 from __future__ import annotations
 
@@ -15,7 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
@@ -23,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, pack
-from centerhash.core.checks import check_features, whole_number
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.extras import require
 from centerhash.index import query as queries
@@ -32,24 +24,35 @@ from centerhash.model.base import Model
 from centerhash.model.loading import load
 
 _ADDRESS = re.compile(r"milvus:((?:https?|tcp|grpc)://[^#]+)#([A-Za-z_][A-Za-z0-9_]{0,254})")
-_TIMEOUT, _ROWS = 60.0, 4_096
-# Milvus' own limit for one search, percent-encoded bytes of an id or a label, and labels of an item.
-_MAX_RESULTS, _MAX_BYTES, _MAX_LABELS = 16_384, 2_048, 1_024
+_TIMEOUT_SECONDS, _ITEMS_PER_CALL = 60.0, 4_096
+# Milvus limits the results of a search; ids and labels have at most so many percent-encoded bytes.
+_MAX_RESULTS, _MAX_TEXT_BYTES, _MAX_LABELS_PER_ITEM = 16_384, 2_048, 1_024
 
 
-class MilvusIndex:
-    """An index in a collection of a Milvus server; use `create` or `open` with "milvus:http://HOST:PORT#COLLECTION"."""
+class MilvusIndex(AbstractContextManager["MilvusIndex"]):
+    """An index in a collection of a Milvus server, at "milvus:http://HOST:PORT#COLLECTION"; use `create` or `open`.
+
+        with MilvusIndex.create("milvus:http://127.0.0.1:19530#shop", model, attributes={"price": float}) as index:
+            index.add(embeddings, ids=ids, labels=labels, attributes={"price": prices})
+            index.search(embedding, k=10, having="shoe", where={"price": (0, 50)})
+
+    Results are exact, by a BIN_FLAT index of the semantic codes; items at the same distance come in any order. Milvus
+    does not enforce unique ids, so only one process may add items at a time.
+    """
 
     def __init__(self, address: str, model: Model | str | None) -> None:
         parts = _ADDRESS.fullmatch(address)
         if parts is None:
             raise ConfigError(f"an index in Milvus is milvus:http://HOST:PORT#COLLECTION, got '{address}'.")
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # its errors come back as ours
-        self.collection, self._shown = parts[2], re.sub(r"//[^/]*@", "//", parts[1])
+        # The client's errors are raised as DataError.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        self.collection, self._server = parts[2], re.sub(r"//[^/]*@", "//", parts[1])
         self._model = load(model) if isinstance(model, str) else model
         self.bits, self.attributes = 0, dict[str, type]()
-        with self._explained():
-            self._client = require("pymilvus").MilvusClient(parts[1], timeout=_TIMEOUT, dedicated=True)
+        with self._explained_errors():
+            self._client = require("pymilvus").MilvusClient(
+                parts[1], timeout=_TIMEOUT_SECONDS, dedicated=True
+            )
 
     @classmethod
     def create(
@@ -66,17 +69,17 @@ class MilvusIndex:
         if length is None or length < 8 or length % 8:
             raise ConfigError(f"Milvus stores codes whose bits are a multiple of 8, got {length}.")
         if index._call("has_collection"):
-            raise DataError(f"'{index._shown}' has a collection '{index.collection}' already: open it.")
+            raise DataError(f"'{index._server}' has a collection '{index.collection}' already: open it.")
         kinds = {name: "number" if kind is float else "text" for name, kind in (attributes or {}).items()}
         digest = None if index._model is None else index._model.digest
         facts = json.dumps({"bits": length, "attributes": kinds, "model": digest})
-        client, kind = require("pymilvus").MilvusClient, require("pymilvus").DataType
+        client, types = require("pymilvus").MilvusClient, require("pymilvus").DataType
         schema, codes = client.create_schema(auto_id=False, description=facts), client.prepare_index_params()
-        schema.add_field("id", kind.VARCHAR, is_primary=True, max_length=_MAX_BYTES)
-        schema.add_field("code", kind.BINARY_VECTOR, dim=length)
-        texts = {"element_type": kind.VARCHAR, "max_capacity": _MAX_LABELS, "max_length": _MAX_BYTES}
-        schema.add_field("labels", kind.ARRAY, **texts)
-        schema.add_field("attributes", kind.JSON)
+        schema.add_field("id", types.VARCHAR, is_primary=True, max_length=_MAX_TEXT_BYTES)
+        schema.add_field("code", types.BINARY_VECTOR, dim=length)
+        texts = {"element_type": types.VARCHAR, "max_length": _MAX_TEXT_BYTES}
+        schema.add_field("labels", types.ARRAY, max_capacity=_MAX_LABELS_PER_ITEM, **texts)
+        schema.add_field("attributes", types.JSON)
         codes.add_index("code", index_type="BIN_FLAT", metric_type="HAMMING")
         index._call("create_collection", schema=schema, index_params=codes, consistency_level="Strong")
         index.close()
@@ -84,10 +87,10 @@ class MilvusIndex:
 
     @classmethod
     def open(cls, address: str, model: Model | str | None = None) -> Self:
-        """Open a collection that `create` made; a model encodes embeddings and knows the centers of labels."""
+        """Open a collection of `create`; queries by embeddings and labels need its model."""
         index = cls(address, model)
         if not index._call("has_collection"):
-            raise DataError(f"no collection '{index.collection}' at '{index._shown}': create it first.")
+            raise DataError(f"no collection '{index.collection}' at '{index._server}': create it first.")
         facts = json.loads(index._call("describe_collection")["description"])
         if index._model is not None and index._model.digest != facts["model"]:
             raise InputError(f"the collection '{index.collection}' has codes of another model.")
@@ -98,7 +101,7 @@ class MilvusIndex:
 
     @property
     def model(self) -> Model:
-        """Return the model that the index was opened with."""
+        """The model of the codes."""
         if self._model is None:
             raise ConfigError("embeddings and labels need the model of the codes: open it with `model=`.")
         return self._model
@@ -113,28 +116,29 @@ class MilvusIndex:
         attributes: Mapping[str, Sequence[Any]] | None = None,
         replace: bool = False,
     ) -> AddResult:
-        """Add embeddings (N, D) or packed codes (N, K/8); known ids are skipped, or replaced with `replace`."""
+        """Add embeddings (N, D) or packed codes (N, K/8); items of stored ids are skipped, or replaced with `replace`."""
         if (embeddings is None) == (codes is None):
             raise InputError("add either embeddings or codes, one of the two.")
         if embeddings is not None:
-            features = check_features(np.asarray(embeddings), self.model.spec.features)
+            features = np.asarray(embeddings)
             codes = pack(self.model.encode_features(features))
             labels = self.model.label_names(features) if labels is None else labels
-        packed, names, values = check_packed(np.asarray(codes), self.bits), check_ids(ids), attributes or {}
-        known = 0
+        values = attributes or {}
         if not values.keys() <= self.attributes.keys():
             raise InputError(f"the attributes of this index are {list(self.attributes)}, got {list(values)}.")
-        columns: list[Any] = [packed, names, labels or [()] * len(names), *values.values()]
+        packed = check_packed(np.asarray(codes), self.bits)
+        columns: list[Any] = [packed, check_ids(ids), labels or [()] * len(packed), *values.values()]
         if len({*map(len, columns)}) > 1:
             raise InputError(f"numbers of codes, ids, labels, attributes differ: {list(map(len, columns))}.")
-        for start in range(0, len(names), _ROWS):
-            page = list(zip(*(column[start : start + _ROWS] for column in columns), strict=True))
-            listed = f"id in {json.dumps([_text(row[1]) for row in page])}"
-            stored = {row["id"] for row in self._call("query", filter=listed, output_fields=["id"])}
+        known = 0
+        for start in range(0, len(packed), _ITEMS_PER_CALL):
+            page = list(zip(*(column[start : start + _ITEMS_PER_CALL] for column in columns), strict=True))
+            condition = f"id in {json.dumps([_text(row[1]) for row in page])}"
+            stored = {row["id"] for row in self._call("query", filter=condition, output_fields=["id"])}
             known += len(stored)
-            if fresh := [_row(values, *row) for row in page if replace or _text(row[1]) not in stored]:
-                self._call("upsert", data=fresh)
-        return AddResult(len(names) - known, known)
+            if rows := [_row(values, *row) for row in page if replace or _text(row[1]) not in stored]:
+                self._call("upsert", data=rows)
+        return AddResult(len(packed) - known, known)
 
     def search(
         self,
@@ -151,27 +155,26 @@ class MilvusIndex:
     ) -> Results:
         """Return the `k` items nearest to an embedding (D,), a code, an item by its id, or labels, as `Index.search`.
 
-        A search by labels begins at the code between their centers. The server evaluates the filters.
+        Labels are represented by the code between their centers. The server evaluates the filters.
         """
         whole_number(k, "k", 1)
         if sum(value is not None for value in (query, code, id, labels)) != 1:
             raise InputError("search by exactly one of an embedding, code, id or labels.")
-        start = self._query(query, code, id, labels)
+        encoded = self._query(query, code, id, labels)
         hits = self._call(
             "search",
-            data=[pack(start.code[None])[0].tobytes()],
-            filter=" and ".join(self._conditions(having, without, where, start.items)),
+            data=[pack(encoded.code[None])[0].tobytes()],
+            filter=" and ".join(self._conditions(having, without, where, encoded.ids)),
             limit=min(k, _MAX_RESULTS),
             output_fields=["labels", "attributes"],
             search_params={"metric_type": "HAMMING"},
         )
         rows = [hit for hit in hits[0] if within is None or hit["distance"] <= within]
-        return Results(list(map(_result, rows)), start.explained, start.code, len(self))
+        return Results(list(map(_result, rows)), encoded.explained, encoded.code, len(self))
 
     def _query(self, query: Any, code: Any, id: str | None, labels: Any) -> queries.Query:
         if query is not None:
-            features = check_features(np.atleast_2d(np.asarray(query)), self.model.spec.features)
-            return queries.query_by_features(self.model, np.asarray(features, np.float32))
+            return queries.query_by_embedding(self.model, query)
         if labels is not None:
             weights = queries.read_labels(labels, self.model.classes)
             column = np.array([weights.get(name, 0.0) for name in self.model.classes])
@@ -181,16 +184,16 @@ class MilvusIndex:
             if not rows:
                 raise InputError(f"there is no item '{id}' in the collection '{self.collection}'.")
             code = np.frombuffer(rows[0]["code"][0], np.uint8)
-        read = queries.query_by_code(Facts(self.bits), code)
-        return queries.Query(read.code, items=() if id is None else (id,))
+        encoded = queries.query_by_code(Facts(self.bits), code)
+        return queries.Query(encoded.code, ids=() if id is None else (id,))
 
     def _conditions(self, having: Any, without: Any, where: Any, excluded: Sequence[str]) -> Iterator[str]:
-        """Yield the filter in Milvus' language: texts are percent-encoded or JSON, numbers are printed."""
-        only = queries.filter_of(self.attributes, having, without, where)
-        yield from (f'ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.having)
-        yield from (f'not ARRAY_CONTAINS(labels, "{_text(label)}")' for label in only.without)
+        """Yield the conditions of a filter as expressions of Milvus, in which texts are percent-encoded."""
+        filters = queries.parse_filter(self.attributes, having, without, where)
+        yield from (f'ARRAY_CONTAINS(labels, "{_text(label)}")' for label in filters.having)
+        yield from (f'not ARRAY_CONTAINS(labels, "{_text(label)}")' for label in filters.without)
         yield from (f'id != "{_text(id)}"' for id in excluded)
-        for name, values in only.where.items():
+        for name, values in filters.where.items():
             field = f"attributes[{json.dumps(_text(name))}]"
             if self.attributes[name] is str:
                 yield f"{field} in {json.dumps([_text(str(value)) for value in values])}"
@@ -202,11 +205,11 @@ class MilvusIndex:
         return int(self._call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     def _call(self, method: str, **options: Any) -> Any:
-        with self._explained():
-            return getattr(self._client, method)(self.collection, timeout=_TIMEOUT, **options)
+        with self._explained_errors():
+            return getattr(self._client, method)(self.collection, timeout=_TIMEOUT_SECONDS, **options)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained_errors(self) -> Iterator[None]:
         """Turn errors of the client into DataError."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -215,15 +218,12 @@ class MilvusIndex:
             yield
         except errors as error:
             reason = (str(getattr(error, "message", error)).strip().splitlines() or ["no reason given"])[0]
-            told = f"Milvus at '{self._shown}' failed: {reason[:300]}. Is the server running?"
-            raise DataError(told) from error
+            message = f"Milvus at '{self._server}' failed: {reason[:300]}. Is the server running?"
+            raise DataError(message) from error
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -236,13 +236,14 @@ def _text(text: str) -> str:
 
 def _row(names: Mapping[str, Any], code: Packed, id: str, labels: Sequence[str], *values: Any) -> Any:
     """Return an item as Milvus stores it, without missing attributes."""
-    texts = [_text(one) if isinstance(one, str) else one for one in values]
-    attributes = {_text(name): one for name, one in zip(names, texts, strict=True) if one is not None}
+    texts = [_text(value) if isinstance(value, str) else value for value in values]
+    attributes = {_text(name): value for name, value in zip(names, texts, strict=True) if value is not None}
     carried = [_text(label) for label in check_labels(labels)]
     return {"id": _text(id), "code": code.tobytes(), "labels": carried, "attributes": attributes}
 
 
 def _result(hit: Mapping[str, Any]) -> Result:
     labels, stored = tuple(map(unquote, hit["entity"]["labels"])), hit["entity"]["attributes"]
-    values = {unquote(name): unquote(one) if isinstance(one, str) else one for name, one in stored.items()}
-    return Result(unquote(hit["id"]), -1, int(hit["distance"]), labels=labels, attributes=values)
+    values = {name: unquote(value) if isinstance(value, str) else value for name, value in stored.items()}
+    attributes = {unquote(name): value for name, value in values.items()}
+    return Result(unquote(hit["id"]), -1, int(hit["distance"]), labels=labels, attributes=attributes)

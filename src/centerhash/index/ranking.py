@@ -1,6 +1,6 @@
-"""Rankings: the order of the results of a query, by codes, by labels with weights, or by examples.
+"""Rankings: the order of the results of a query, by codes or by labels with weights.
 
-Every ranking returns the first k rows of the columns of an index, exactly; rows with equal values keep the order in which
+Every ranking returns the exact first k rows of the columns of an index; rows with equal values keep the order in which
 their items were added.
 """
 
@@ -23,99 +23,92 @@ from centerhash.index.store import Bools, Rows, View, smallest
 SEMANTIC_WEIGHT = 10
 # The softmax over all centers has this factor before the cosine of a code.
 LIKELIHOOD_SHARPNESS = 8.0
-_LEAST_LIKELIHOOD = 0.01
+_MIN_LIKELIHOOD = 0.01
 # An item whose probability of a label is below this one is no result of a query by that label: see `benchmarks.quality`.
-LEAST_PROBABILITY = 0.12
+MIN_PROBABILITY = 0.12
 # A cropped copy of a photo differs in at most this share of the general bits: see `benchmarks.quality`.
 COPY_DISTANCE = 1 / 4
-# Other copies differ in at most this share of the general bits more than the nearest one.
+# Other copies differ in at most this share of the general bits more than the nearest copy.
 _COPY_SPREAD = 1 / 64
 _PENALTY_DIGITS = 9
 
 # If at most one row in this many is allowed, the codes of allowed rows are gathered; otherwise the scan skips the others.
-GATHERED_PART = 8
+ROWS_PER_GATHERED_ROW = 8
 # Up to this many rows, numpy takes less time than the import of numba.
 NUMPY_ROWS_AT_FIRST = 1 << 19
-# Up to this many rows, numpy is as quick as the compiled loop.
+# Up to this many rows, numpy is as fast as the compiled loop.
 NUMPY_ROWS = 1 << 13
 _SCAN = "centerhash.index.scan"
 
 
 def code_distances(codes: Packed, code: Packed) -> Rows:
     """Return the Hamming distances (m,) of packed codes (m, W) to one (W,)."""
-    differing = np.bitwise_count(to_words(codes) ^ to_words(code[None]))
-    distances: Rows = differing.sum(axis=1, dtype=np.int64)
+    distances: Rows = np.bitwise_count(to_words(codes) ^ to_words(code[None])).sum(axis=1, dtype=np.int64)
     return distances
 
 
 @dataclass(frozen=True, eq=False)
-class BySemantic:
-    """The Hamming distance of the semantic codes."""
+class GeneralRanking:
+    """Rank by the Hamming distance of the general codes; items without one are no results.
 
-    code: Packed
-    within: int | None = None
-
-    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
-        """Return the rows of the nearest semantic codes."""
-        return _nearest(columns["semantic"], self.code, k, allowed, self.within)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class ByGeneral:
-    """The Hamming distance of the general codes; items without one are no results. With `copies`, see `_copies_first`."""
-
-    general: Packed  # (V, W): of the query, and of further views of it, which only copies are compared with
-    within: int | None = None
-    copies: bool = False
-
-    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
-        """Return the rows of copies of any view, then of the nearest general codes of the query itself."""
-        allowed = both(columns.has_general, allowed)
-        nearest, _ = _nearest(columns["general"], self.general[0], k, allowed, self.within)
-        if not self.copies or len(self.general) == 1:  # its copies are the first of these
-            return nearest
-        limit = near_bits(self.general)
-        limit = limit if self.within is None else min(limit, self.within)
-        candidates = [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general]
-        return _copies_first(columns["general"], self.general, candidates, nearest, k)
-
-
-@dataclass(frozen=True, eq=False)
-class ByBoth:
-    """Semantic distance plus a small part of the general one: d_semantic + 0.1 d_general.
-
-    An item without a general code counts as one in which half of the bits differ. `within` limits d_semantic. With
-    `copies`, copies of the query come first (see `_copies_first`).
+    `general` (M, W) are the general codes of the query and of further views of it, with which only copies are compared.
+    With `copies`, copies of any view come first (see `_copies_first`).
     """
 
-    code: Packed  # (ceil(K/8),)
-    general: Packed  # (V, W): of the query, and of further views of it, which only copies are compared with
+    general: Packed
     within: int | None = None
     copies: bool = False
 
-    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
-        """Return the rows of copies, then those with the smallest d."""
-        if self.copies and self.within is not None:  # copies are found by their general codes alone
-            allowed = both(code_distances(columns["semantic"], self.code) <= self.within, allowed)
-        limit = near_bits(columns["general"])
-        compared = General(
-            self.general[0], columns["general"], columns.has_general, limit if self.copies else -1
-        )
-        rows, copies = _nearest(columns["semantic"], self.code, k, allowed, self.within, compared)
+    def top_rows(self, view: View, k: int, allowed: Bools | None) -> Rows:
+        """Return the rows of copies, then those of the nearest general codes."""
+        codes, allowed = view["general"], combined_mask(view.has_general, allowed)
+        nearest, _ = _nearest(codes, self.general[0], k, allowed, self.within, None)
+        # The copies of a single view are its nearest rows anyway.
+        if not self.copies or len(self.general) == 1:
+            return nearest
+        limit = near_bits(codes) if self.within is None else min(near_bits(codes), self.within)
+        copies = [_nearest(codes, general, k, allowed, limit, None)[0] for general in self.general]
+        return _copies_first(codes, self.general, copies, nearest, k)
+
+
+@dataclass(frozen=True, eq=False)
+class SemanticRanking:
+    """Rank by the Hamming distance of the semantic codes; with `general`, by d_semantic + 0.1 d_general.
+
+    An item without a general code counts as one in which half of the bits differ. `within` limits d_semantic. The other
+    fields are those of `GeneralRanking`.
+    """
+
+    code: Packed
+    general: Packed | None = None
+    within: int | None = None
+    copies: bool = False
+
+    def top_rows(self, view: View, k: int, allowed: Bools | None) -> Rows:
+        """Return the rows of copies, then those of the smallest distances."""
+        if self.general is None:
+            return _nearest(view["semantic"], self.code, k, allowed, self.within, None)[0]
+        codes = view["general"]
+        # The scan finds copies by their general codes alone.
+        if self.copies and self.within is not None:
+            allowed = combined_mask(code_distances(view["semantic"], self.code) <= self.within, allowed)
+        limit = near_bits(codes) if self.copies else -1
+        general = GeneralCodes(self.general[0], codes, view.has_general, limit)
+        nearest, copies = _nearest(view["semantic"], self.code, k, allowed, self.within, general)
         if not self.copies:
-            return rows
-        candidates, allowed = [copies], both(columns.has_general, allowed)
-        candidates += [_nearest(columns["general"], view, k, allowed, limit)[0] for view in self.general[1:]]
-        return _copies_first(columns["general"], self.general, candidates, rows, k)
+            return nearest
+        allowed = combined_mask(view.has_general, allowed)
+        others = [_nearest(codes, view_code, k, allowed, limit, None)[0] for view_code in self.general[1:]]
+        return _copies_first(codes, self.general, [copies, *others], nearest, k)
 
 
 def near_bits(general: Packed) -> int:
-    """Return in how many bits a copy's general code may differ."""
+    """Return the number of bits in which the general code of a copy may differ."""
     return round(COPY_DISTANCE * 8 * int(general.shape[1]))
 
 
 def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], nearest: Rows, k: int) -> Rows:
-    """Return k rows: candidates that are nearly as near to the views (V, W) as the nearest of them, then the others."""
+    """Return k rows: candidates about as near to the views (M, W) as the nearest candidate, then the nearest rows."""
     rows = np.unique(np.concatenate(candidates))
     if not len(rows):
         return nearest
@@ -126,94 +119,94 @@ def _copies_first(general: Packed, views: Packed, candidates: Sequence[Rows], ne
 
 
 @dataclass(frozen=True, eq=False)
-class ByLabels:
-    """The probability of all labels first, then how near their shares are to the weights.
+class LabelRanking:
+    """Rank by the probability of all labels first, then by the differences between their shares and the weights.
 
     penalty = - sum_j log p_j + 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
-    their area shares and w the weights. An item with a probability below LEAST_PROBABILITY is no result. Without stored
+    their area shares and w the weights. An item with a probability below MIN_PROBABILITY is no result. Without stored
     scores, both follow from the code (see `likelihoods`), and all items are results. Equal penalties are ordered by the
     semantic distance, which `within` limits.
     """
 
     code: Packed
-    weights: Mapping[int, float]  # of the labels of the query, by their numbers; they sum to 1
-    centers: Codes  # (C, K), by the numbers of their labels
+    weights: Mapping[int, float]  # by class, with sum 1
+    centers: Codes  # (C, K)
     within: int | None = None
 
-    def first(self, columns: View, k: int, allowed: Bools | None) -> Rows:
-        """Return the rows with the smallest penalties, of those that fit."""
-        rows, probability, share = self._scored(columns, allowed)
-        if len(columns.unscored):
-            unscored = columns.unscored if allowed is None else columns.unscored[allowed[columns.unscored]]
-            likely = likelihoods(columns["semantic"][unscored], self.centers, list(self.weights))
-            rows, share = np.concatenate([rows, unscored]), np.hstack([share, likely])
-            # if m labels are all there, each has a likelihood of 1 / m
-            probability = np.hstack([probability, np.clip(likely * len(likely), _LEAST_LIKELIHOOD, 1)])
+    def top_rows(self, view: View, k: int, allowed: Bools | None) -> Rows:
+        """Return the rows with the smallest penalties."""
+        codes = view["semantic"]
+        rows, probability, share = self._scored(view, allowed)
+        if len(view.unscored):
+            unscored = view.unscored if allowed is None else view.unscored[allowed[view.unscored]]
+            likelihood = likelihoods(codes[unscored], self.centers, list(self.weights))
+            rows, share = np.concatenate([rows, unscored]), np.hstack([share, likelihood])
+            # Each of m present labels has a likelihood of 1 / m.
+            likelihood = np.clip(likelihood * len(likelihood), _MIN_LIKELIHOOD, 1)
+            probability = np.hstack([probability, likelihood])
         weights = np.array(list(self.weights.values()))
-        far = np.abs(share - weights[:, None]).sum(axis=0) / 2
-        penalties = (far - np.log(probability).sum(axis=0)).round(_PENALTY_DIGITS)
+        differences = np.abs(share - weights[:, None]).sum(axis=0) / 2
+        penalties = (differences - np.log(probability).sum(axis=0)).round(_PENALTY_DIGITS)
         if self.within is not None:
-            near = code_distances(columns["semantic"][rows], self.code) <= self.within
-            rows, penalties = rows[near], penalties[near]
+            is_near = code_distances(codes[rows], self.code) <= self.within
+            rows, penalties = rows[is_near], penalties[is_near]
         if len(rows) > k:
-            best = penalties <= np.partition(penalties, k - 1)[k - 1]
-            rows, penalties = rows[best], penalties[best]
-        distances = code_distances(columns["semantic"][rows], self.code)
+            is_best = penalties <= np.partition(penalties, k - 1)[k - 1]
+            rows, penalties = rows[is_best], penalties[is_best]
+        distances = code_distances(codes[rows], self.code)
         return np.take(rows, np.lexsort((rows, distances, penalties))[:k])
 
     def _scored(
-        self, columns: View, allowed: Bools | None
+        self, view: View, allowed: Bools | None
     ) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
-        """Return the rows in which all m labels have stored probabilities that fit, those, and their shares (m, n)."""
-        stored = [columns.scores(label, LEAST_PROBABILITY * LEVELS) for label in self.weights]
-        labels: NDArray[np.uint16] = np.zeros(len(columns["semantic"]), np.uint16)
+        """Return the n rows with stored scores of all m labels that fit, their probabilities and shares (m, n)."""
+        stored = [view.scores(label, MIN_PROBABILITY * LEVELS) for label in self.weights]
+        labels: NDArray[np.uint16] = np.zeros(view.meta.rows, np.uint16)
         for rows, _, _ in stored:
             labels[rows] += 1
         if allowed is not None:
             labels[~allowed] = 0
-        # rows ascend, so those of all labels are the same
+        # Rows ascend, so the kept rows of all labels are equal.
         kept = [np.flatnonzero(labels[rows] == len(stored)) for rows, _, _ in stored]
         probability, share = (
-            np.array([label[column][places] for label, places in zip(stored, kept, strict=True)]) / LEVELS
+            np.array([scores[column][entries] for scores, entries in zip(stored, kept, strict=True)]) / LEVELS
             for column in (1, 2)
         )
         return stored[0][0][kept[0]], probability, share
 
 
 def likelihoods(packed: Packed, centers: Codes, classes: Sequence[int]) -> NDArray[np.float64]:
-    """Return how likely (m, n) each of m classes is given a packed code (n, ceil(K/8)) alone.
+    """Return the likelihoods (m, n) of m classes given packed codes (n, W) alone.
 
-    Softmax of 8 times the cosine of the code to all centers (C, K).
+    They are the softmax of 8 times the cosine of the code to all centers (C, K).
     """
     bits = centers.shape[1]
-    sizes = np.exp(
-        LIKELIHOOD_SHARPNESS * (1 - 2 * np.arange(bits + 1) / bits)
-    )  # by the Hamming distance: few values
-    total, likely = np.zeros(len(packed)), np.empty((len(classes), len(packed)))
-    for row, center in enumerate(pack(centers)):
-        size = sizes[code_distances(packed, center)]
+    size_of_distance = np.exp(LIKELIHOOD_SHARPNESS * (1 - 2 * np.arange(bits + 1) / bits))
+    total, selected = np.zeros(len(packed)), np.empty((len(classes), len(packed)))
+    for number, center in enumerate(pack(centers)):
+        size = size_of_distance[code_distances(packed, center)]
         total += size
-        likely[[place for place, number in enumerate(classes) if number == row]] = size
-    return likely / total
+        selected[[row for row, column in enumerate(classes) if column == number]] = size
+    return selected / total
 
 
-def both(mask: Bools | None, other: Bools | None) -> Bools | None:
-    """Return a mask of the rows that pass both; None: all."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return mask & other
+def combined_mask(first: Bools | None, second: Bools | None) -> Bools | None:
+    """Return a mask of the rows that are in both masks; None: all."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
 
 
-class General(NamedTuple):
-    """General codes that rows are compared by too; a row without one counts as if half of the bits differed.
+class GeneralCodes(NamedTuple):
+    """The general codes of a query and of rows, for the second part of a total distance.
 
-    Copies of the query are the rows whose general codes differ in at most `copied` bits, fewer than half.
+    A row without one counts as if half of the bits differed. Copies differ in at most `copy_bits` bits, fewer than half.
     """
 
-    code: Packed  # (V,)
-    codes: Packed  # (N, V)
+    code: Packed  # (W,)
+    codes: Packed  # (N, W)
     has_code: Bools | None  # None: all
-    copied: int
+    copy_bits: int
 
 
 def _nearest(
@@ -222,40 +215,39 @@ def _nearest(
     k: int,
     allowed: Bools | None,
     within: int | None,
-    general: General | None = None,
+    general: GeneralCodes | None,
 ) -> tuple[Rows, Rows]:
     """Return the rows of the k nearest codes (N, W), and of the k nearest copies; with `general`, by both codes."""
-    if allowed is not None and int(np.count_nonzero(allowed)) * GATHERED_PART <= len(codes):
-        few = np.flatnonzero(allowed)
+    if allowed is not None and int(np.count_nonzero(allowed)) * ROWS_PER_GATHERED_ROW <= len(codes):
+        rows = np.flatnonzero(allowed)
         if general is not None:
-            has_code = None if general.has_code is None else general.has_code[few]
-            general = general._replace(codes=general.codes.take(few, axis=0), has_code=has_code)
-        best, copies = _nearest(codes.take(few, axis=0), code, k, None, within, general)
-        return few[best], few[copies]
+            has_code = None if general.has_code is None else general.has_code[rows]
+            general = general._replace(codes=general.codes.take(rows, axis=0), has_code=has_code)
+        best, copies = _nearest(codes.take(rows, axis=0), code, k, None, within, general)
+        return rows[best], rows[copies]
     limit = 8 * codes.shape[1] if within is None else within
     nearest: Callable[..., tuple[Rows, Rows]] = _numpy_nearest
-    if (
-        len(codes) > (NUMPY_ROWS if _SCAN in sys.modules else NUMPY_ROWS_AT_FIRST)
-        and find_spec("numba") is not None
-    ):
-        from centerhash.index.scan import nearest  # numba takes a while to import
+    numpy_rows = NUMPY_ROWS if _SCAN in sys.modules else NUMPY_ROWS_AT_FIRST
+    if len(codes) > numpy_rows and find_spec("numba") is not None:
+        # The import of numba takes a while.
+        from centerhash.index.scan import nearest
 
     return nearest(codes, code, k, allowed, limit, general)
 
 
 def _numpy_nearest(
-    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: General | None
+    codes: Packed, code: Packed, k: int, allowed: Bools | None, within: int, general: GeneralCodes | None
 ) -> tuple[Rows, Rows]:
-    """As `scan.nearest`."""
+    """Compute the same as `scan.nearest`."""
     totals = distances = code_distances(codes, code)
     copies = np.empty(0, np.int64)
     is_allowed = True if allowed is None else allowed
     if general is not None:
-        apart = code_distances(general.codes, general.code)
+        general_distances = code_distances(general.codes, general.code)
         if general.has_code is not None:
-            apart[~general.has_code] = 4 * general.codes.shape[1]
-        totals = SEMANTIC_WEIGHT * distances + apart
-        rows = np.flatnonzero((apart <= general.copied) & is_allowed)
-        copies = smallest(apart[rows], rows, k)
+            general_distances[~general.has_code] = 4 * general.codes.shape[1]
+        totals = SEMANTIC_WEIGHT * distances + general_distances
+        rows = np.flatnonzero((general_distances <= general.copy_bits) & is_allowed)
+        copies = smallest(general_distances[rows], rows, k)
     rows = np.flatnonzero((distances <= within) & is_allowed)
     return smallest(totals[rows], rows, k), copies
