@@ -332,7 +332,7 @@ def test_compact(tmp_path: Path) -> None:
     [
         ({"model": "coco", "bits": 8}, "bits"),
         ({"bits": 0}, "0"),
-        ({"bits": 8, "general_bits": -1}, "-1"),
+        ({"bits": 8, "general_bits": -1}, "general_bits"),
         ({"general_bits": 8}, "general_bits"),
         ({"model": 3}, "int"),
         ({"bits": 8, "attributes": {"price": int}}, "price"),

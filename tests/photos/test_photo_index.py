@@ -130,6 +130,7 @@ def test_search_like_examples(opened: PhotoIndex, first: Path, scene_folder: Pat
         ({"labels": "the"}, ConfigError),
         ({"labels": "star", "under": ""}, InputError),
         ({"labels": "star", "after": "june"}, InputError),
+        ({"labels": "star", "afer": "2024"}, TypeError),
     ],
 )
 def test_search_errors(opened: PhotoIndex, query: dict[str, Any], error: type[Exception]) -> None:

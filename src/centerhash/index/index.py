@@ -121,7 +121,7 @@ class Index(AbstractContextManager["Index"]):
             if bits is None:
                 facts = _save_model(model, draft / MODEL, types)
             else:
-                general = None if general_bits is None else whole_number(general_bits, "bits", 1)
+                general = None if general_bits is None else whole_number(general_bits, "general_bits", 1)
                 facts = Facts(whole_number(bits, "bits", 1), general, types)
             Store.create(draft / ITEMS, facts).close()
         return cls.open(path)

@@ -208,7 +208,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
             query |= {"like": self._examples(like), "unlike": self._examples(unlike)}
         else:
             query |= {"id": id, "copies": True}
-        results = self.index.search(**query, **self._filter(filters))
+        results = self.index.search(**query, **self._filter(**filters))
         query_labels = results.labels if image is None else image_labels
         return PhotoResults(self._results(results), query_labels, results.code, results.size)
 
@@ -264,14 +264,20 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
                 raise InputError(f"'{example}' is neither an id nor the path of a photo of this index.")
         return list(chain.from_iterable(ids_of.values()))
 
-    def _filter(self, filters: PhotoFilter) -> dict[str, Any]:
-        """Return the filter of the index for a filter of photos."""
-        having, without = _names(filters.get("having", ())), _names(filters.get("without", ()))
-        after, before, under = filters.get("after"), filters.get("before"), filters.get("under")
+    def _filter(
+        self,
+        *,
+        having: str | Sequence[str] = (),
+        without: str | Sequence[str] = (),
+        after: Date | None = None,
+        before: Date | None = None,
+        under: str | Path | None = None,
+    ) -> dict[str, Any]:
+        """Return the filter of the index for a `PhotoFilter`."""
         known = self._known_labels() if having or without else []
         index_filter: dict[str, Any] = {
-            "having": [match(label, known) or label for label in having],
-            "without": [match(label, known) or label for label in without],
+            "having": [match(label, known) or label for label in _names(having)],
+            "without": [match(label, known) or label for label in _names(without)],
         }
         if after is not None or before is not None:
             low = None if after is None else read_date(after)
@@ -287,7 +293,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
     def count(self, **filters: Unpack[PhotoFilter]) -> PhotoCounts:
         """Count the photos that pass a filter, by label and folder: as many as a further filter would leave."""
-        counts = self.index.count(**self._filter(filters))
+        counts = self.index.count(**self._filter(**filters))
         passing = set(counts.keys.tolist())
         folders = Counter(folder for folder, key in self._folders_of(self.index.version) if key in passing)
         return PhotoCounts(counts.total, dict(counts.labels), dict(folders))
@@ -384,7 +390,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         self, offset: int = 0, limit: int = 100, **filters: Unpack[PhotoFilter]
     ) -> tuple[PhotoRows, int]:
         """Return a page of the photos that pass a filter, last taken first, and the number of all that pass."""
-        items, total = self.index.list(offset, limit, order="taken", **self._filter(filters))
+        items, total = self.index.list(offset, limit, order="taken", **self._filter(**filters))
         return self._results(items), total
 
 
