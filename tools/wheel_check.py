@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.reporting import ROOT, arguments_of, megabytes, serving, store
 from tests.shapes import write_shapes
 
-MAX_MEGABYTES = 250
+MAX_MEGABYTES = 255
 DRAWN_PICTURES, REPEATS = 300, 5
 INDEX, SUFFIXES = "base.index", (".jpg", ".jpeg", ".png", ".heic")
 
